@@ -21,7 +21,6 @@ import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from types import TracebackType
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -86,12 +85,7 @@ class _LoopThread:
         self._ending = False
 
     def loop(self) -> asyncio.AbstractEventLoop:
-        """
-        The running loop.
-
-        Raises:
-            AgentStateError: The program is ending.
-        """
+        """The running loop, or `AgentStateError` if the program is ending."""
         with self._lock:
             if self._ending:
                 raise AgentStateError(_ENDED)
@@ -380,12 +374,7 @@ class Agent:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        tb: TracebackType | None,
-    ) -> None:
+    def __exit__(self, exc_type: type[BaseException] | None, *_: object) -> None:
         self.shutdown(cancel=exc_type is not None)
 
     def __repr__(self) -> str:

@@ -25,7 +25,6 @@ from collections.abc import (
     Sequence,
 )
 from dataclasses import replace
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, Unpack, overload
 
 from looopy.agent.broadcast import Subscribers
@@ -59,6 +58,7 @@ from looopy.tools.base import Tool
 from looopy.tools.gather import ToolSource
 from looopy.types.artifact import Artifact
 from looopy.types.config import LoopConfig, ModelOptions, model_options
+from looopy.types.constructors import suggesting
 from looopy.types.context import AuthContext, CancelToken, SystemPrompt
 from looopy.types.event import AgentEvent, Compaction, HistoryRewound
 from looopy.types.message import Message, UserMessage
@@ -74,6 +74,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("looopy")
 
 
+@suggesting
 class Agent:
     """
     One conversation, kept in stores, continued in any process.
@@ -142,7 +143,12 @@ class Agent:
         self._known: Known | None = None
         self._last_record: ContextRecord | None = None
         self._buffer: list[BufferedTurn] = []
+        self._owner_only = False  # see `looopy.agent.hosted`
         self._settle_in()
+
+    def __stores__(self) -> Stores | None:
+        """See `looopy.tools.sources.agents.InStores`."""
+        return None if self._known is None else self._known.stores
 
     def _settle_in(self) -> None:
         """Make the objects that belong to one event loop; they are not bound to one yet."""
@@ -264,23 +270,13 @@ class Agent:
         await self.start()
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        tb: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, exc_type: type[BaseException] | None, *_: object) -> None:
         await self.shutdown(cancel=exc_type is not None)
 
     if not TYPE_CHECKING:  # a type checker refuses `with` itself
 
         def __enter__(self) -> NoReturn:
-            """
-            Refuse `with`.
-
-            Raises:
-                TypeError: Always.
-            """
+            """Raise `TypeError`."""
             raise TypeError(
                 "an Agent is entered with `async with`; blocking code uses `with` and"
                 " looopy.sync.Agent"
@@ -302,9 +298,7 @@ class Agent:
 
     @property
     def state(self) -> AgentState:
-        """
-        A snapshot of the context as this process knows it, or knew it before `shutdown()`; no I/O.
-        """
+        """A snapshot of the context as this process knows it, also after `shutdown()`; no I/O."""
         record = self._known.record if self._known else self._last_record
         return snapshot(self._lifecycle.status, record)
 
@@ -490,8 +484,6 @@ class Agent:
         Errors that need the store come from the stream: `AgentBusy` elsewhere, `CannotContinue`,
         `IdempotencyConflict`, `InputNotFound`, `Fenced`, `StoreUnavailable`.
         """
-        from looopy.agent.stream import TurnStream  # reactivex: keeps it out of start-up
-
         try:
             asyncio.get_running_loop()
         except RuntimeError:
@@ -501,7 +493,7 @@ class Agent:
             ) from None
         self._lifecycle.check_home("execute_turn")
         status = self._lifecycle.with_turn()
-        if self._known is None or self._resources.provider is None:
+        if self._known is None:
             raise AgentStateError("the agent is not started", status=self._lifecycle.status.value)
         config = self.loop_config
         if options is not None:
@@ -516,6 +508,16 @@ class Agent:
             on_busy=self.on_busy,
             key=idempotency_key,
         )
+        return self._begin_turn(request, config, status)
+
+    def _begin_turn(
+        self, request: TurnRequest, config: LoopConfig, status: AgentStatus
+    ) -> TurnStream[Any]:
+        """Begin the turn of a *request* that was checked; the agent then has this *status*."""
+        from looopy.agent.stream import TurnStream  # reactivex: keeps it out of start-up
+
+        if self._known is None or self._resources.provider is None:
+            raise AgentStateError("the agent is not started", status=self._lifecycle.status.value)
         if request.key is not None:
             self._require_saving("idempotency_key")
         running = self._turns.running
@@ -540,6 +542,7 @@ class Agent:
             buffer=None if self.auto_save else self._buffer,
             subscribers=self._subscribers,
             ended=self._idle,
+            owner_only=self._owner_only,
         )
         turn = RunningTurn(setup, request, busy_here=busy_here)
         self._turns.start(turn)
@@ -640,15 +643,11 @@ class Agent:
         return await self._withdraw("clear_steering_queue", EntryKind.STEER, auth_context)
 
     async def clear_follow_up_queue(self, auth_context: AuthContext | None = None) -> int:
-        """
-        Remove the messages of `follow_up()` that no turn has taken; as `clear_steering_queue()`.
-        """
+        """Remove the messages of `follow_up()` that no turn took, as `clear_steering_queue()`."""
         return await self._withdraw("clear_follow_up_queue", EntryKind.FOLLOW_UP, auth_context)
 
     async def clear_all_queues(self, auth_context: AuthContext | None = None) -> int:
-        """
-        Remove the messages of both queues that no turn has taken; as `clear_steering_queue()`.
-        """
+        """Remove the messages of both queues that no turn took, as `clear_steering_queue()`."""
         return await self._withdraw("clear_all_queues", None, auth_context)
 
     async def _withdraw(
@@ -1004,6 +1003,7 @@ class Agent:
         """
         known = self._require("get_covered")
         return await covered(known, position, after=after, limit=limit)
+
     async def fork(self, new_context_id: str, at: int | None = None) -> AgentState:
         """
         Make a context that begins with this one's past and has a future of its own.

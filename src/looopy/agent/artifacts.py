@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from types import TracebackType
-from typing import Any, Self
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Self, Unpack
 
 from looopy.auth.redaction import Redactor
-from looopy.stores.artifacts.requests import to_delete, to_open, to_save
+from looopy.stores.artifacts.requests import Described, to_delete, to_open, to_save
 from looopy.stores.base import ArtifactStore
 from looopy.stores.records import ArtifactChange
 from looopy.stores.requests import Append, Fail, Request, Save
@@ -55,49 +54,22 @@ class TurnArtifacts:
         content: Content,
         *,
         kind: ArtifactKind | str | None = None,
-        media_type: str | None = None,
-        description: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        columns: Mapping[str, str] | None = None,
+        **described: Unpack[Described],
     ) -> Artifact:
         """Save a new version."""
-        said = {"description": description, "metadata": metadata, "columns": columns}
-        self._redactor.refuse(
-            artifact_id=artifact_id, content=content, media_type=media_type, **said
-        )
-        request = to_save(
-            artifact_id,
-            content,
-            kind,
-            media_type,
-            description=description,
-            metadata=metadata,
-            columns=columns,
-        )
-        return await self._change(request)
+        self._redactor.refuse(artifact_id=artifact_id, content=content, **described)
+        return await self._change(to_save(artifact_id, content, kind, **described))
 
     def open(
         self,
         artifact_id: str,
         *,
         kind: ArtifactKind | str = ArtifactKind.FILE,
-        media_type: str | None = None,
-        description: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        columns: Mapping[str, str] | None = None,
+        **described: Unpack[Described],
     ) -> OpenVersion:
         """Write a new version piece by piece; the end of the block completes it."""
-        said = {"description": description, "metadata": metadata, "columns": columns}
-        self._redactor.refuse(artifact_id=artifact_id, media_type=media_type, **said)
-        request = to_open(
-            artifact_id,
-            kind,
-            media_type,
-            description=description,
-            metadata=metadata,
-            columns=columns,
-        )
-        return OpenVersion(self, request)
+        self._redactor.refuse(artifact_id=artifact_id, **described)
+        return OpenVersion(self, to_open(artifact_id, kind, **described))
 
     async def append(
         self, artifact_id: str, chunk: Chunk, *, version: int | None = None, last: bool = False
@@ -186,10 +158,7 @@ class TurnArtifacts:
 
 class OpenVersion:
     """
-    A version that a tool is writing; see `TurnArtifacts.open`.
-
-    Attributes:
-        artifact: The version as the last call left it.
+    A version that a tool is writing, `artifact` as the last call left it; see `TurnArtifacts.open`.
     """
 
     artifact: Artifact
@@ -202,12 +171,7 @@ class OpenVersion:
         self.artifact = await self._writer.begin(self._request)
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        tb: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, exc_type: type[BaseException] | None, *_: object) -> None:
         one = self.artifact
         if one.status is not ArtifactStatus.BUILDING:
             return

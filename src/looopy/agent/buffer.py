@@ -68,15 +68,10 @@ async def save_turns(
     known: Known, turns: list[BufferedTurn], ttl_s: float, without: Collection[str] = ()
 ) -> None:
     """
-    Store *turns*, oldest first; each leaves the list when it is stored.
+    Store *turns*, oldest first; each leaves the list when it is stored. See `Agent.save_state`.
 
     Args:
         without: Artifacts whose changes are not stored.
-
-    Raises:
-        StoreConflict: Another process has advanced the context, or somebody has changed an artifact
-            that a turn changed; turns that are not stored are kept.
-        AgentBusy: Another process uses the context, or waits for it; likewise.
     """
     owner, state = Owner.new(), known.stores.state
     known.stale = True

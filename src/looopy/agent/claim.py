@@ -19,7 +19,7 @@ from typing import Any
 from looopy._failpoints import reach
 from looopy.agent.buffer import BufferedTurn
 from looopy.agent.line import Line
-from looopy.agent.plan import Plan, plan_turn
+from looopy.agent.plan import Plan, drop_plan, plan_turn
 from looopy.agent.request import TurnRequest, TurnSetup
 from looopy.auth.redaction import Redactor
 from looopy.errors import (
@@ -33,7 +33,8 @@ from looopy.errors import (
 )
 from looopy.loop.interrupt import CancelScope, TurnInterrupted
 from looopy.stores.owner import Owner, is_here
-from looopy.stores.records import Claim, Claimed, ContextState
+from looopy.stores.records import Claim, Claimed, ContextRecord, ContextState
+from looopy.stores.rules import no_context
 from looopy.stores.shield import settle_write
 from looopy.tools.gather import gather_tools
 from looopy.types.constructors import quick
@@ -97,19 +98,10 @@ class Claiming:
 
     async def run(self, before: Claiming | None) -> Begun:
         """
-        Claim the context.
+        Claim the context. Errors: `AlreadyAccepted`, and those of `Agent.execute_turn`.
 
         Args:
             before: The claiming of the agent's previous turn, unless that turn is over.
-
-        Raises:
-            AlreadyAccepted: The key was used with the same input.
-            IdempotencyConflict: The key was used with another input.
-            AgentBusy: The context is busy, and `on_busy` is `"reject"` or the wait took too long.
-            TurnIncomplete: The turn was cancelled before its claim; nothing was stored.
-            CannotContinue: There is nothing to continue.
-            InputNotFound: An answer to a request that is not pending.
-            StoreError: The store refused, or did not answer.
         """
         deadline = _now() + self._known.config.busy_timeout_s
         scope = CancelScope(self._token)
@@ -189,6 +181,7 @@ class Claiming:
                         tools = await gather_tools(self._setup.sources)
                     await known.refresh(tools, partial(self._pause, scope))
                     await self._look_for_key()
+                self._refuse_strangers()
                 self._refuse_if_busy()  # before the claim would: this check is cheaper
                 plan = await self._plan()
                 events = self._first_events(plan)
@@ -229,6 +222,14 @@ class Claiming:
             f"{why}: waited {waited} s (LoopConfig.busy_timeout_s); try again", turn=turn
         )
 
+    def _refuse_strangers(self) -> None:
+        """The claim names the epoch of the record that is judged here: no owner comes between."""
+        record = self._known.record
+        if not self._setup.owner_only or record is None:
+            return
+        if not may_begin(record, self._request.actor_id):
+            raise no_context(self._known.context_id)
+
     def _refuse_if_busy(self) -> None:
         turn = self._known.busy_turn
         if turn is not None:
@@ -243,6 +244,9 @@ class Claiming:
     async def _plan(self) -> Plan:
         known, request = self._known, self._request
         situation = known.situation
+        if request.drops is not None:
+            is_last = known.record is not None and known.record.turn_count == request.drops
+            return drop_plan(situation, is_last=is_last)
         if request.user_message is None and not request.inputs and self._buffer is None:
             _, entries = await known.stores.journal.inbox(known.context_id)
             mine = [e for e in entries if e.actor_id == request.actor_id]
@@ -324,6 +328,12 @@ class Claiming:
         reach("B3")
         self._line.used()
         return claimed
+
+
+def may_begin(record: ContextRecord, actor_id: str | None) -> bool:
+    """True if *actor_id* owns the context, or its first turn would make it the owner."""
+    nobodys = record.owner_actor is None and not record.turn_count
+    return nobodys or record.owner_actor == actor_id
 
 
 def _cancelled_early() -> TurnIncomplete:

@@ -120,8 +120,10 @@ class TurnLog:
         self._iteration = 0
         self._read: set[str] = set()  # artifacts, by the tools
         self._asked: Sequence[Asked] = ()
+        before = known.record
         known.remember(
             now=utc_now(),
+            owner_actor=(before and before.owner_actor) or request.actor_id,  # as the claim stored
             epoch=claimed.epoch,
             turn_count=claimed.turn,
             last_position=claimed.first_position - 1,
@@ -260,10 +262,7 @@ class TurnLog:
         claimed: bool = False,
     ) -> None:
         """
-        Number the *stored* events, update the known context, and show the group.
-
-        Args:
-            claimed: The claim has stored them.
+        Number the *stored* events, a claim's if *claimed*; remember them and show the group.
         """
         number(stored, seq, position, self._begun.events if claimed else ())
         changes: dict[str, Any] = {}
@@ -350,12 +349,7 @@ class TurnLog:
 
     async def _change_artifact(self, change: ArtifactChange) -> Artifact:
         """
-        Change an artifact, together with its event, under this turn's epoch.
-
-        Raises:
-            Fenced: Another owner has the context; nothing was changed.
-            ArtifactNotFound: There is no artifact to delete.
-            ArtifactMoved: The change was made for another state.
+        Change an artifact, with its event, under this turn's epoch; errors as `Journal.commit`.
         """
         event = self._update_of(change)
         commit = self._commit(events=[event], artifact=change)

@@ -46,19 +46,10 @@ async def condense(
     keep_turns: int,
 ) -> Compaction | None:
     """
-    Summarise all but the newest questions and the messages after them.
+    Summarise all but the newest questions and the messages after them; see `Agent.compact`.
 
     Args:
         token: Stops it as long as nothing is stored.
-
-    Returns:
-        The event; `None` if there was nothing to summarise.
-
-    Raises:
-        AgentBusy: A turn runs on the context.
-        LLMError: The model wrote no summary; nothing was stored.
-        StoreConflict: The history was cleared or rewound, or the context deleted, in the meantime.
-        AgentStateError: It was stopped.
     """
     await known.refresh(tools)
     record = known.record
@@ -153,16 +144,7 @@ async def _text_of_hook(hook: Callable[..., Any], covered: list[Message], made: 
 
 
 async def undo(known: Known, tools: Mapping[str, Tool]) -> Compaction | None:
-    """
-    Append the summary that counted before the newest one, or an empty one.
-
-    Returns:
-        The event; `None` if no summary counts.
-
-    Raises:
-        AgentBusy: A turn runs on the context.
-        StoreConflict: Another summary was stored in the meantime, or the history was cleared.
-    """
+    """Append the summary before the newest one, or an empty one; see `Agent.undo_compact`."""
     await known.refresh(tools)
     undone = known.state.summary
     while True:
@@ -204,12 +186,7 @@ async def undo(known: Known, tools: Mapping[str, Tool]) -> Compaction | None:
 async def covered(
     known: Known, position: int | None, *, after: int, limit: int | None
 ) -> list[Message]:
-    """
-    The messages that a summary replaces, oldest first; see `Agent.get_covered`.
-
-    Raises:
-        ValueRefused: *position* is not the position of a summary.
-    """
+    """The messages that a summary replaces, oldest first; see `Agent.get_covered`."""
     check_after(after)
     check_limit(limit)
     if position is not None:

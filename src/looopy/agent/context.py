@@ -529,14 +529,10 @@ class Known:
 
     async def save_metadata(self, metadata: Mapping[str, Any], *, idle: bool) -> None:
         """
-        Replace the metadata.
+        Replace the metadata; after a `StoreConflict`, saving the new values again may succeed.
 
         Args:
             idle: No turn runs, so the record may be read again.
-
-        Raises:
-            StoreConflict: Another process has changed the metadata. The record now has the new
-                values, so that saving again may succeed.
         """
         record, store = self.record, self.stores.state
         try:

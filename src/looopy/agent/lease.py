@@ -36,12 +36,7 @@ _MOST_SIGHTINGS = 1024
 
 
 class Lease:
-    """
-    The lease of one claim.
-
-    Args:
-        lost: Called if another owner has taken the context.
-    """
+    """The lease of one claim; *lost* is called if another owner has taken the context."""
 
     def __init__(
         self,

@@ -45,13 +45,7 @@ _NOT_STARTED = frozenset({_S.CREATED, _S.STARTING, _S.SHUTDOWN})
 
 
 def after(status: AgentStatus, action: str) -> AgentStatus:
-    """
-    The status after *action*.
-
-    Raises:
-        AgentNotStarted: The agent has to be started first.
-        AgentStateError: The status does not allow the action.
-    """
+    """The status after *action*, or `AgentNotStarted`, or `AgentStateError`."""
     found = TRANSITIONS.get((status, action))
     if found is not None:
         return found
@@ -154,12 +148,7 @@ class Lifecycle:
             self.set(_status_of(busy_turn, state))
 
     def with_turn(self) -> AgentStatus:
-        """
-        The status with one more turn.
-
-        Raises:
-            AgentStateError: No turn may start now.
-        """
+        """The status with one more turn; `AgentStateError` if no turn may start now."""
         status = self.status
         if not self.rereading:  # else the turn waits for the reading
             status = self.after("execute_turn")
@@ -189,12 +178,7 @@ class Lifecycle:
         return self.home is not None and (self.home[0].is_closed() or self.home[1] != os.getpid())
 
     def check_home(self, action: str) -> None:
-        """
-        Refuse a call from another event loop, or from a forked child.
-
-        Raises:
-            AgentStateError: It is such a call; nothing was done.
-        """
+        """Raise `AgentStateError` for a call from another event loop, or from a forked child."""
         if self.home is None:
             return
         try:

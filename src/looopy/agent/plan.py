@@ -86,29 +86,22 @@ def plan_turn(
     actor_id: str | None = None,
 ) -> Plan:
     """
-    Decide how a turn begins.
+    Decide how a turn begins; errors as `Agent.execute_turn`.
 
     Args:
         has_auth: Returns true if the turn has credentials that have not expired.
         keys: Opens the credentials among *inputs*.
         redactor: Knows the secrets of the turn, which no answer to an approval may hold.
         actor_id: The person who answers.
-
-    Raises:
-        CannotContinue: There is neither text nor input, and nothing to continue. Or text and
-            *inputs* came without fresh credentials, and the calls to run had some.
-        InputNotFound: An id in *inputs* is not pending, or has expired (`InputExpired`).
-        ValueRefused: A value does not answer its request.
     """
     inputs = inputs or {}
     before = _still(situation, situation.state.answered)
-    answers = hear(situation, inputs, before, keys or KeyRing(), redactor or Redactor())
-    late = _unanswered_in_time(situation, inputs)
-    decided = [
-        *(_decided(answer, actor_id) for answer in answers.given[len(before) :]),
-        *(_decided(answer, None) for answer in late),
-    ]
-    decided = [one for one in decided if one]
+    answers = hear(situation, inputs, before, keys or KeyRing(), redactor)
+    late, decided = _unanswered_in_time(situation, inputs), []
+    if late or inputs:
+        decided += [_decided(answer, actor_id) for answer in answers.given[len(before) :]]
+        decided += [_decided(answer, None) for answer in late]
+        decided = [one for one in decided if one]
     if user_message is not None and not inputs:
         plan = _say_instead(situation, user_message, late)
     else:
@@ -124,15 +117,46 @@ def _say_instead(situation: Situation, said: UserMessage, late: Answered) -> Pla
     fresh = ContextState(**state.sums, summary=state.summary)
     if not situation.open_calls:
         return Plan(state=fresh, prompts=(said,), user_message=said)
-    held = {one.tool_call_id: one for one in state.held}
+    results = _dropped(situation, late)
+    return Plan(state=fresh, prompts=(*results, said), user_message=said)
+
+
+def drop_plan(situation: Situation, *, is_last: bool) -> Plan:
+    """
+    The plan of a turn that drops all that waits, says nothing, and ends at once as `cancelled`.
+
+    Args:
+        is_last: The turn whose questions it drops is the last one.
+
+    Raises:
+        CannotContinue: It is not, or nothing waits.
+    """
+    state = situation.state
+    asked = state.pending[0].turn if state.pending else None
+    continues = state.resumable or asked
+    if not is_last or continues is None:
+        raise CannotContinue("nothing waits there any more", status="ready", action="continue")
+    late = _unanswered_in_time(situation, {})
+    decided = [one for one in (_decided(answer, None) for answer in late) if one]
+    return Plan(
+        state=ContextState(**state.sums, summary=state.summary),
+        prompts=_dropped(situation, late),
+        continues=continues,
+        ends=StopReason.CANCELLED,
+        decided=decided,
+    )
+
+
+def _dropped(situation: Situation, late: Answered) -> list[ToolResultMessage]:
+    """The results of the open calls, which nobody answers any more."""
+    held = {one.tool_call_id: one for one in situation.state.held}
     expired = {answer[0].tool_call_id: answer for answer in late}
-    results = [
+    return [
         _not_in_time(situation, one.call, *expired[one.call.id], held.get(one.call.id))
         if one.call.id in expired
         else _superseded(situation, one)
         for one in situation.open_calls
     ]
-    return Plan(state=fresh, prompts=(*results, said), user_message=said)
 
 
 def _not_in_time(
@@ -334,10 +358,7 @@ def _edited(situation: Situation, answers: Answers) -> dict[str, HeldCall]:
 def _resume(
     situation: Situation, fresh: ContextState, run: Sequence[ToolCall], answers: Answers
 ) -> tuple[list[ToolCall], dict[str, Resumed], ContextState]:
-    """
-    The calls to *run* as they run, their answers, and *fresh* with those that a crash must not
-    lose.
-    """
+    """The calls to *run*, their answers, and *fresh* with those that a crash must not lose."""
     held = _edited(situation, answers)
     told = {request.tool_call_id for request, _ in answers.given}
     resumed = {
@@ -456,17 +477,13 @@ def hear(
     inputs: Mapping[str, Any],
     before: Answered,
     keys: KeyRing,
-    redactor: Redactor,
+    redactor: Redactor | None,
 ) -> Answers:
     """
     Read the answers *inputs* to the pending requests, together with those of *before*.
 
     Another context's agent may request credentials by way of this one; only that agent can decrypt
-    them.
-
-    Raises:
-        InputNotFound: An id is not pending, or has expired.
-        ValueRefused: A value does not answer its request.
+    them. Errors as `Agent.execute_turn`.
     """
     pending, context_id = situation.state.pending, situation.context_id
     by_id = {request.request_id: request for request in pending}
@@ -484,7 +501,7 @@ def hear(
                 request_id=request_id,
             )
         check_answer(request, value)
-        if request.kind is PendingKind.APPROVAL and redactor.shows(value):
+        if request.kind is PendingKind.APPROVAL and redactor and redactor.shows(value):
             raise refused(request, (), "it holds a credential of this turn; nothing was written")
         new.append((request, value))
     sealed = {name: text for one in situation.state.held for name, text in one.sealed.items()}
@@ -536,12 +553,7 @@ def _opened(request: PendingRequest, value: Any, sealed: Mapping[str, str], keys
 
 
 def refuse_in_part(answers: Answers) -> None:
-    """
-    Check that all of *answers* can be stored until the others arrive.
-
-    Raises:
-        ValueRefused: There are credentials in plain text.
-    """
+    """Raise `ValueRefused` for a plain credential: it may not wait for the other *answers*."""
     for request, _ in answers.given:
         if in_plain(request):
             raise refused(

@@ -41,6 +41,7 @@ class TurnSetup:
         auto_compact: Summarise a history that the model would not see whole.
         buffer: Takes the turn instead of the store (`auto_save=False`).
         ended: Called when the turn is over, before its last event is shown.
+        owner_only: Refuse a turn of an actor who does not own the context.
     """
 
     known: Known
@@ -53,6 +54,7 @@ class TurnSetup:
     buffer: list[BufferedTurn] | None
     subscribers: Subscribers
     ended: Callable[[], object]
+    owner_only: bool = False
 
 
 @quick
@@ -64,6 +66,7 @@ class TurnRequest:
     Attributes:
         key: The idempotency key, or `None`.
         secret: The ids of the inputs that are credentials, known once the turn is planned.
+        drops: The last turn, whose questions this one drops before it ends at once; or `None`.
     """
 
     user_message: UserMessage | None
@@ -74,6 +77,7 @@ class TurnRequest:
     on_busy: Literal["reject", "wait"]
     key: str | None = None
     secret: set[str] = field(default_factory=set)
+    drops: int | None = None
 
     @classmethod
     def checked(
@@ -88,14 +92,7 @@ class TurnRequest:
         on_busy: Literal["reject", "wait"],
         key: str | None,
     ) -> Self:
-        """
-        The caller's input, checked.
-
-        Raises:
-            ValueRefused: The message is empty, or something cannot be stored.
-            AccessDenied: The auth context belongs to another tenant than *tenant*.
-            ConfigurationError: *output_type* cannot be described to a model.
-        """
+        """The caller's input, checked for *tenant*; errors as `Agent.execute_turn`."""
         message = None if user_message is None else as_user_message(user_message)
         kept, answers = check_storable(metadata, "/metadata"), check_inputs(inputs)
         if key is not None:
@@ -136,12 +133,7 @@ class TurnRequest:
 def agent_options(
     *, on_busy: object, tools: object, loop_config: object, system_prompt: object, stores: object
 ) -> None:
-    """
-    Check the types of an agent's options.
-
-    Raises:
-        ConfigurationError: An option has an invalid value; the text says what it takes.
-    """
+    """Raise `ConfigurationError` for an option of a wrong type; the text says what it takes."""
     if on_busy not in ("reject", "wait"):
         raise ConfigurationError(f"on_busy must be 'reject' or 'wait', not {on_busy!r}")
     if not isinstance(tools, (list, tuple)):
@@ -155,12 +147,7 @@ def agent_options(
 
 
 def refuse_unpriced(provider: object, budget: Budget) -> None:
-    """
-    Refuse a budget of money for *provider*, whose price is unknown.
-
-    Raises:
-        ConfigurationError: The budget would be ignored; the text names the ways out.
-    """
+    """Raise `ConfigurationError` for a budget of money if *provider* has no known price."""
     limited = budget.cost_usd is not None or budget.context_cost_usd is not None
     if limited and budget.unknown_cost != "ignore":
         raise ConfigurationError(
@@ -171,12 +158,7 @@ def refuse_unpriced(provider: object, budget: Budget) -> None:
 
 
 def check_storable(values: Mapping[str, Any] | None, path: str) -> dict[str, Any]:
-    """
-    A copy of *values*, checked for storing.
-
-    Raises:
-        ValueRefused: A value cannot be stored; its path begins with *path*.
-    """
+    """A copy of *values*, or `ValueRefused` with a path that begins with *path*."""
     if values is not None and not isinstance(values, Mapping):
         raise ValueRefused(
             f"{path[1:]} takes JSON values by name, not {type(values).__name__}", path=path
@@ -187,12 +169,7 @@ def check_storable(values: Mapping[str, Any] | None, path: str) -> dict[str, Any
 
 
 def check_inputs(value: Mapping[str, Any] | None) -> dict[str, Any]:
-    """
-    A copy of the answers to requests, checked.
-
-    Raises:
-        ValueRefused: They are not by `request_id`, or one cannot be stored.
-    """
+    """A copy of the answers by `request_id`, or `ValueRefused` if one cannot be stored."""
     shape = "inputs takes the answers by request id, as {request.request_id: True}"
     if value is not None and not isinstance(value, Mapping):
         raise ValueRefused(f"{shape}, not {type(value).__name__}", path="/inputs")
@@ -204,13 +181,7 @@ def check_inputs(value: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def check_auth_context(value: AuthContext | None, tenant: str) -> AuthContext | None:
-    """
-    The auth context, checked for stores of *tenant*.
-
-    Raises:
-        ValueRefused: It has another type.
-        AccessDenied: It belongs to another tenant.
-    """
+    """The auth context, checked for stores of *tenant*; `ValueRefused` or `AccessDenied`."""
     if value is not None and not isinstance(value, AuthContext):
         raise ValueRefused(
             "auth_context takes an AuthContext(actor_id, credentials={...}), not"
@@ -223,12 +194,7 @@ def check_auth_context(value: AuthContext | None, tenant: str) -> AuthContext | 
 
 
 def check_at_least_one(value: int, path: str) -> None:
-    """
-    Check that *value* is a whole number of at least 1.
-
-    Raises:
-        ValueRefused: It is not; *path* names its place.
-    """
+    """Raise `ValueRefused` at *path* unless *value* is a whole number of at least 1."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ValueRefused(f"{path[1:]} takes a whole number of at least 1", path=path)
 

@@ -60,11 +60,12 @@ class RunningTurn:
         """Request that the turn stop."""
         self.token.cancel()
 
+    def leave(self) -> None:
+        """Count as dead: whoever finds the turn next ends it, and this process writes no more."""
+        self._owner.retire()
+
     def seen_by(self, request: TurnRequest) -> tuple[Broadcast, Callable[[], object]]:
-        """
-        Answer a request with the same idempotency key: this turn's broadcast and cancel function,
-        or a broadcast that fails.
-        """
+        """The broadcast and cancel function for a request with the same key, or one that fails."""
         if request.asks_as(self.request.input_hash):
             return self.broadcast, self.token.cancel
         refused = Broadcast()
@@ -78,14 +79,13 @@ class RunningTurn:
 
     async def run(self, before: Claiming | None) -> TurnResult:
         """
-        Run the turn to its end.
+        Run the turn to its end; the stream fails with the same error as this.
 
         Args:
             before: See `Claiming.run`.
 
         Raises:
             AlreadyAccepted: The key belongs to an accepted turn: watch that one.
-            LooopyError: An error of the claim or the store; the stream fails with it too.
         """
         try:
             begun = await self.claiming.run(before)

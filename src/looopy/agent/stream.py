@@ -49,12 +49,7 @@ class TurnStream(Observable[AgentEvent], Awaitable[TurnResult[OutputT]], Generic
         return self._broadcast.read()
 
     def __iter__(self) -> NoReturn:
-        """
-        Refuse `for`: an Observable would iterate without end and block the event loop.
-
-        Raises:
-            TypeError: Always.
-        """
+        """Raise `TypeError`: an Observable would iterate without end and block the event loop."""
         raise TypeError(
             "a TurnStream is read with `async for`; blocking code uses"
             " looopy.sync.Agent.stream_turn()"
@@ -66,22 +61,12 @@ class TurnStream(Observable[AgentEvent], Awaitable[TurnResult[OutputT]], Generic
     if not TYPE_CHECKING:  # a type checker reports missing attributes itself
 
         def __getattr__(self, name: str) -> NoReturn:
-            """
-            Refuse attributes of the result, which the stream does not have.
-
-            Raises:
-                AttributeError: Always.
-            """
+            """Raise `AttributeError`: the stream has no attributes of the result."""
             more = f": await it first, as in `(await turn).{name}`" if name in _OF_RESULT else ""
             raise AttributeError(f"a TurnStream has no {name!r}{more}", name=name, obj=self)
 
     async def accepted(self) -> int:
-        """
-        Wait until the user message is stored.
-
-        Returns:
-            The number of the turn.
-        """
+        """Wait until the user message is stored, and return the number of the turn."""
         return await self._broadcast.accepted()
 
     def cancel(self) -> None:

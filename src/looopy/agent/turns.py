@@ -17,8 +17,9 @@ from typing import Any, TypeAlias
 
 from looopy.agent.claim import AlreadyAccepted, Claiming
 from looopy.agent.running import RunningTurn
-from looopy.errors import AgentStateError, LooopyError
+from looopy.errors import AgentStateError, LooopyError, TurnIncomplete
 from looopy.types.result import TurnResult
+from looopy.types.state import Outcome
 
 _logger = logging.getLogger("looopy")
 # The tasks of the turns around a tool call: its own agent's turn, and those it works for.
@@ -45,6 +46,7 @@ class Turns:
         self._tasks: dict[asyncio.Task[None], RunningTurn | None] = {}  # `None`: other work
         self._views: dict[asyncio.Task[None], RunningTurn] = {}
         self._held = False
+        self._left = False
         self._fewer = asyncio.Event()  # a new one each time, because it belongs to its event loop
 
     def __bool__(self) -> bool:
@@ -126,6 +128,20 @@ class Turns:
         if self._views:
             await asyncio.wait(set(self._views))
 
+    def leave(self) -> None:
+        """Count as dead from now on, so that anybody may end the turns as `interrupted`."""
+        self._left = True
+        for turn in self._line:
+            turn.leave()
+
+    async def abort(self) -> None:
+        """Cancel the tasks of all turns and views, and wait for them."""
+        present = {*self._tasks, *self._views}
+        for task in present:
+            task.cancel()
+        if present:
+            await asyncio.wait(present)
+
     async def _supervise(self, turn: RunningTurn, before: Claiming | None) -> None:
         """Run a turn; its errors belong to its stream."""
         task: asyncio.Task[Any] = asyncio.current_task()  # type: ignore[assignment] # it is one
@@ -142,7 +158,7 @@ class Turns:
             if not isinstance(exc, LooopyError):
                 _logger.exception("a turn of %s failed unexpectedly", self._name)
             self._over(turn)
-            turn.broadcast.fail(turn.redactor.error(exc))
+            self._fail(turn, turn.redactor.error(exc))
         except (KeyboardInterrupt, SystemExit):
             self._over(turn)
             text = "the program was asked to end while the turn ran"
@@ -167,7 +183,13 @@ class Turns:
         self._gone(task)
         if not turn.broadcast.done:
             what = "agent was shut down" if viewed else "event loop stopped"
-            turn.broadcast.fail(AgentStateError(f"the {what} before the turn ended"))
+            self._fail(turn, AgentStateError(f"the {what} before the turn ended"))
+
+    def _fail(self, turn: RunningTurn, error: Exception) -> None:
+        if self._left:
+            text = "the turn was cut, because its process ends: it can be continued"
+            error = TurnIncomplete(text, outcome=Outcome.INTERRUPTED.value)
+        turn.broadcast.fail(error)
 
     def _over(self, turn: RunningTurn) -> None:
         if turn not in self._line:

@@ -16,9 +16,7 @@ from looopy.types.summary import is_summary
 
 
 def unanswered(messages: Sequence[Message]) -> list[ToolCall]:
-    """
-    The calls of the last assistant message that have no result yet; [] when a user spoke since.
-    """
+    """The calls of the last assistant message without a result; [] when a user spoke since."""
     answered: set[str] = set()
     for message in reversed(messages):
         if isinstance(message, ToolResultMessage):

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from looopy.history.sent import Sent
-from looopy.history.tokens import Counts, spec_tokens, text_tokens
+from looopy.history.tokens import Counts, estimate_tokens, spec_tokens, text_tokens
 from looopy.history.window import Backlog, Limits, Window, folded
 from looopy.llm.render import Rendering, render
 from looopy.types.config import LoopConfig
@@ -51,6 +51,8 @@ class View:
         "_fixed_for",
         "_for",
         "_last",
+        "_limited_by",
+        "_limits",
         "_read",
         "_rendering",
         "_start",
@@ -75,6 +77,8 @@ class View:
         self.begin = 0
         self.estimated = self.fixed = 0
         self._fixed_for: tuple[str, Sequence[ToolSpec]] = "", ()
+        self._limited_by: tuple[Any, ...] = ()
+        self._limits = Limits(None, None)  # for those
         self.sent = Sent()
         self.counts: Counts | None = None
         self.backlog: Callable[[], Backlog] | None = None
@@ -163,10 +167,13 @@ class View:
         self, config: LoopConfig, window_tokens: int | None, scale: int | None = None
     ) -> Limits:
         """The limits of the next request, by the scale in use or by another one."""
-        counts = self.counts
+        counts, weigh = self.counts, estimate_tokens
         if counts is not None and not counts.failed:
-            return Limits.of(config, window_tokens, 100, self.fixed, counts.weigh)
-        return Limits.of(config, window_tokens, scale or self.sent.scale.used, self.fixed)
+            scale, weigh = 100, counts.weigh
+        wanted = (config, window_tokens, scale or self.sent.scale.used, self.fixed, weigh)
+        if wanted != self._limited_by:
+            self._limits, self._limited_by = Limits.of(*wanted), wanted
+        return self._limits
 
     async def count(
         self,

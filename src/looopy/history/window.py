@@ -364,10 +364,7 @@ class Window:
                 self._tear(self._announced.get(message.tool_call_id, here))
 
     def cut(self) -> int | None:
-        """
-        The beginning of the visible part; `None` if no place is suitable, and `visible` has to
-        decide.
-        """
+        """The beginning of the visible part; `None` if `visible` has to decide: no place suits."""
         self._let_go()
         first = self._first
         if first == 0:
@@ -489,10 +486,7 @@ def _share(group: Sequence[Message], tokens: int) -> int:
 
 
 def _shortened(message: Message, most: int) -> Message:
-    """
-    *message*, or if it is a result with more than *most* tokens of text, one with the beginning and
-    the end of it.
-    """
+    """*message*, or one with the beginning and the end of a result of more than *most* tokens."""
     if not isinstance(message, ToolResultMessage):
         return message
     text = message.text

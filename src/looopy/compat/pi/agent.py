@@ -12,7 +12,6 @@ import asyncio
 import uuid
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
-from types import TracebackType
 from typing import Any, Literal, Self
 
 from looopy.agent.agent import Agent as OurAgent
@@ -335,12 +334,7 @@ class Agent:
         await self.load()
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        tb: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, exc_type: type[BaseException] | None, *_: object) -> None:
         if exc_type is not None:
             self.abort()
         await self.close()

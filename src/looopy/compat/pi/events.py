@@ -213,9 +213,7 @@ def progress_of(result: Any) -> Any:
 
 
 def partial_result(progress: Any) -> AgentToolResult:
-    """
-    The progress that `progress_of` translated; any other progress becomes the details of a result.
-    """
+    """Progress that `progress_of` translated; any other becomes the details of a result."""
     blocks = progress.get("content") if isinstance(progress, Mapping) else None
     if not isinstance(blocks, list) or progress.keys() != {"content", "details"}:
         return AgentToolResult([], progress)

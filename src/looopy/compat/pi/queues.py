@@ -24,12 +24,7 @@ Kind = Literal["steering", "follow_up"]
 
 
 def check_modes(steering: str, follow_up: str) -> None:
-    """
-    Refuse an unknown mode of a queue.
-
-    Raises:
-        ConfigurationError: A mode is unknown.
-    """
+    """Raise `ConfigurationError` for an unknown mode of a queue."""
     if not {steering, follow_up} <= {"one-at-a-time", "all"}:
         raise ConfigurationError(
             "steering_mode and follow_up_mode must be 'one-at-a-time' or 'all'"

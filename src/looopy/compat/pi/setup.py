@@ -331,12 +331,7 @@ def tool_sources(
 def prompts_of(
     said: str | AgentMessage | Sequence[AgentMessage], images: Sequence[ImageContent] | None
 ) -> tuple[list[AgentMessage], UserMessage | None]:
-    """
-    The argument of `prompt()`: the messages ahead of a turn, and the message of the turn.
-
-    Raises:
-        NothingToContinue: It holds no message.
-    """
+    """The messages ahead of the turn of `prompt()`, and its message; or `NothingToContinue`."""
     if isinstance(said, str):
         return [], UserMessage([TextContent(said), *(images or ())])
     messages: list[AgentMessage] = [said] if isinstance(said, _MESSAGES) else list(said)

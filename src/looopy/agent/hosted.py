@@ -1,0 +1,103 @@
+"""
+Acts on an agent that an `AgentHost` and its faces need, and no user: tell if it is at work, break
+it off, keep strangers out, list its tools, and end what waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from looopy.agent.agent import Agent
+from looopy.agent.events import end_dead_turn
+from looopy.agent.request import TurnRequest
+from looopy.tools.base import Tool
+from looopy.tools.gather import HeldTools, gather_tools, wrap_tools
+from looopy.types.context import AuthContext
+
+
+def is_at_work(agent: Agent) -> bool:
+    """True while a turn of *agent* itself runs or waits, or its history is being summarised."""
+    return bool(agent._turns) or agent._summarising is not None  # noqa: SLF001 - of this room
+
+
+def window_of(agent: Agent) -> int | None:
+    """The size of its model's window in tokens, if known."""
+    return agent._resources.abilities.window_tokens  # noqa: SLF001 - of this room
+
+
+def keep_to_owner(agent: Agent) -> None:
+    """
+    Let nobody but the owner of its context begin a turn, whichever process was first.
+
+    A check before the turn is too early: another actor may make the context in the meantime.
+    """
+    agent._owner_only = True  # noqa: SLF001 - of this room
+
+
+async def break_off(agent: Agent) -> bool:
+    """
+    End the turns of *agent* as if its process had died: `interrupted`, so they can be continued.
+
+    This process gives the turn up and then ends it, like any process that finds a dead turn. That
+    fences the turn, so the end of its task writes nothing. Where a process cannot prove that a turn
+    is dead, the turn is left to its lease.
+
+    Returns:
+        True if there was one.
+
+    Raises:
+        StoreUnavailable: The end could not be stored; the next process will end the turn.
+    """
+    if not is_at_work(agent):
+        return False
+    agent._stop_summarising()  # noqa: SLF001 - of this room
+    known, turns = agent._known, agent._turns  # noqa: SLF001 - of this room
+    if known is None or not turns:
+        return False
+    turns.leave()
+    await end_dead_turn(known, agent.loop_config, agent._resources.tools)  # noqa: SLF001 - of this room
+    record = await known.stores.state.load(agent.context_id)
+    if record is None or record.open_turn is None:
+        await turns.abort()
+    return True
+
+
+async def tools_of(agent: Agent) -> Mapping[str, Tool]:
+    """
+    The tools of an agent that is not started, by name.
+
+    Raises:
+        ConfigurationError: A source of tools failed.
+    """
+    held, sources = HeldTools(), wrap_tools(agent._resources.tools)  # noqa: SLF001 - of this room
+    held.hold(sources)
+    try:
+        return await gather_tools(sources)
+    finally:
+        await held.let_go()
+
+
+async def give_up(agent: Agent, auth_context: AuthContext | None, turn: int) -> None:
+    """
+    Drop what *turn*, the last one, waits for: a turn that continues it ends at once as `cancelled`.
+
+    The open calls get results that say so. No model is called.
+
+    Raises:
+        CannotContinue: It is not the last turn, or nothing waits any more.
+        AgentBusy: A turn runs.
+    """
+    known = agent._require("execute_turn")  # noqa: SLF001 - of this room
+    request = TurnRequest.checked(
+        None,
+        inputs=None,
+        auth_context=auth_context,
+        tenant=known.stores.tenant,
+        metadata=None,
+        output_type=None,
+        on_busy="reject",
+        key=None,
+    )
+    status = agent._lifecycle.with_turn()  # noqa: SLF001 - of this room
+    await agent._begin_turn(replace(request, drops=turn), agent.loop_config, status)  # noqa: SLF001 - of this room
