@@ -78,8 +78,10 @@ class RequiredJournal(passing_on(BasicJournal, set(BasicJournal.required) - {"be
 WithTags = passing_on(BasicContextIndex, ("tag",))
 
 
-def required_stores(backend: MemoryBackend, tenant: str = "default") -> Stores:
-    """Stores on *backend* by the required methods alone."""
+def required_stores(
+    backend: MemoryBackend, tenant: str = "default", index: type[BasicContextIndex] = WithTags
+) -> Stores:
+    """Stores on *backend* by the required methods alone, and by `tag` unless *index* has none."""
     inner = backend.stores(tenant)
 
     def made(kind, of, *args):
@@ -94,13 +96,18 @@ def required_stores(backend: MemoryBackend, tenant: str = "default") -> Stores:
         BasicArtifactStore(RequiredRows(backend, tenant), tenant),
         state,
         made(RequiredJournal, inner.journal),
-        contexts=made(WithTags, inner.contexts, messages, state),
+        contexts=made(index, inner.contexts, messages, state),
         tenant=tenant,
         lifetime=backend,
-        bind=lambda other: required_stores(backend, other),
+        bind=lambda other: required_stores(backend, other, index),
     )
 
 
 def open_required(_place: str) -> Stores:
     """A new store, for `Contract.factory`."""
     return required_stores(MemoryBackend())
+
+
+def open_basic(_place: str) -> Stores:
+    """As above, without tags: each optional method is that of its base class."""
+    return required_stores(MemoryBackend(), index=BasicContextIndex)

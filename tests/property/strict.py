@@ -183,15 +183,18 @@ def _anthropic_assistant(i: int, blocks: list[Wire], seen: set[str], *, last: bo
     return problems
 
 
+_SERVER_CALLS = ("server_tool_use", "mcp_tool_use")
+
+
 def _anthropic_server(place: str, block: Wire, before: list[Wire]) -> list[str]:
     """A tool of the server: its use, and behind that its result."""
     kind = block["type"]
-    if kind == "server_tool_use":
+    if kind in _SERVER_CALLS:
         fits = isinstance(block.get("input"), Mapping)
         return [] if fits else [f"{place}.input: must be an object"]
     if not kind.endswith("_tool_result"):
         return [f"{place}: no {kind!r} in an assistant message"]
-    used = [b.get("id") for b in before if b["type"] == "server_tool_use"]
+    used = [b.get("id") for b in before if b["type"] in _SERVER_CALLS]
     return [] if block.get("tool_use_id") in used else [f"{place}: no `server_tool_use` before it"]
 
 

@@ -428,11 +428,21 @@ class StateStore(Protocol):
         ...
 
     async def renew(self, context_id: str, epoch: int, ttl_s: float) -> bool:
-        """Prolong the lease of *epoch*; `False` when the context has moved on."""
+        """
+        Prolong the lease of *epoch*; `False` when the context has moved on.
+
+        Raises:
+            ValueRefused: The epoch is no whole number, or *ttl_s* no number of seconds from 0.
+        """
         ...
 
     async def release(self, context_id: str, epoch: int) -> None:
-        """Give the lease of *epoch* back; does nothing when the context has moved on."""
+        """
+        Give the lease of *epoch* back; does nothing when the context has moved on.
+
+        Raises:
+            ValueRefused: The epoch is no whole number.
+        """
         ...
 
     async def join_line(self, context_id: str, holder: str, ttl_s: float) -> int:
@@ -739,9 +749,10 @@ class Journal(Protocol):
 
     async def commit(self, commit: Commit) -> Committed:
         """
-        Apply one step of a turn.
+        Apply one step of a turn; a `TurnEnd` among its events closes the turn's record.
 
         Raises:
+            ValueError: The turn has ended already, or two ends are in one commit.
             Fenced: The context has another epoch; nothing was written.
             InboxNews: `heard` is not the newest; nothing was written.
             ArtifactNotFound: The artifact to delete does not exist; nothing was written.
@@ -770,6 +781,8 @@ class Journal(Protocol):
     async def compact(self, context_id: str, compaction: NewSummary) -> tuple[int, Compaction]:
         """
         Append a summary between two turns, with its `compaction` event, and raise the epoch.
+
+        `ContextState.summary` is then its position, or `None` if the summary is empty.
 
         Returns:
             The new epoch, and the event.
@@ -919,6 +932,9 @@ class Journal(Protocol):
             How many there were. A turn that has read one of them and not committed it cannot
             deliver it any more: its commit is refused with `StoreConflict`. `InboxHead.last` is
             raised if there was one.
+
+        Raises:
+            ValueRefused: The kind is no `EntryKind`, or the actor cannot be stored.
         """
         ...
 

@@ -106,9 +106,7 @@ class Stores:
         return await self.journal.commit(commit)
 
     def stage_artifacts(self) -> StagedArtifactStore | None:
-        """
-        The artifact store for changes that wait for a commit; `None` if it has no `stage` method.
-        """
+        """The artifact store for staged changes; `None` if it has no `stage` method."""
         stage: Callable[[], StagedArtifactStore] | None = getattr(self.artifacts, "stage", None)
         return None if stage is None else stage()
 

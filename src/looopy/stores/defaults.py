@@ -9,13 +9,12 @@ may replace any default. Features that cannot be made of the required methods, s
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import suppress
-from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, ClassVar, NoReturn, Self
+from typing import Any, ClassVar, NoReturn, Self, Unpack
 
 from looopy.errors import ConfigurationError, StoreConflict
+from looopy.stores.artifacts.basic import BasicArtifactRows
 from looopy.stores.artifacts.rows import StoredPart, StoredVersion
 from looopy.stores.artifacts.store import Artifacts
 from looopy.stores.base import ContextIndex, Journal, MessageStore, StateStore
@@ -25,15 +24,9 @@ from looopy.stores.past import Lineage
 from looopy.stores.records import ANY_CALL, ContextRecord, MessageRecord, Waiter
 from looopy.stores.rows.meta import to_us
 from looopy.stores.rows.reading import DAMAGED
-from looopy.stores.search import Place, Searcher, SearchHit, SearchPage, Wanted
-from looopy.types.artifact import Artifact, ArtifactKind, ArtifactStatus
-from looopy.types.event import AgentEvent, HistoryRewound, ToolExecutionStart, TurnWarning
+from looopy.stores.search import Conditions, Place, Searcher, SearchHit, SearchPage, Wanted
+from looopy.types.event import ToolExecutionStart, TurnWarning
 from looopy.types.storable import check_limit
-
-if TYPE_CHECKING:
-    from looopy.stores.erasing import Erased
-    from looopy.stores.records import ArtifactChange
-    from looopy.stores.snapshot import ContextSnapshot, RestoredContext
 
 __all__ = [
     "BasicArtifactRows",
@@ -51,8 +44,13 @@ _CHUNK = 32
 _PROTOCOLS = MessageStore.__module__
 
 
-def _unsupported(store: object, what: str) -> NoReturn:
-    raise ConfigurationError(f"the store {type(store).__name__} {what}: open a store that does")
+def _refused(why: str) -> Any:
+    """A method of a feature that cannot be made of the required methods."""
+
+    async def refuse(self: object, *_: Any, **__: Any) -> NoReturn:
+        raise ConfigurationError(f"the store {type(self).__name__} {why}: open a store that does")
+
+    return refuse
 
 
 def _module_of(method: object) -> str | None:
@@ -89,104 +87,6 @@ class BasicMessageStore(_Complete, MessageStore):
         return len(await self.records(context_id, include_hidden=include_hidden))
 
 
-class BasicArtifactRows(ABC):
-    """
-    The rows of artifacts, from which `BasicArtifactStore` makes all of `ArtifactStore`.
-
-    A store that keeps content as rows writes an `ArtifactChange` in its commit: `apply` does so
-    outside of turns, and `Journal.commit` within them. `looopy.stores.memory.context` shows it.
-    """
-
-    @abstractmethod
-    async def artifact_ids(self, context_id: str) -> Iterable[str]:
-        """The ids of all artifacts of a context, in any order; none for an unknown context."""
-
-    @abstractmethod
-    async def stored_versions(self, context_id: str, artifact_id: str) -> Sequence[StoredVersion]:
-        """The rows of all versions, oldest first; none if there is no such artifact."""
-
-    @abstractmethod
-    async def parts(
-        self, context_id: str, artifact_id: str, version: int, *, after: int, limit: int
-    ) -> list[StoredPart]:
-        """The parts of a version with a number over *after*, in order, at most *limit*."""
-
-    @abstractmethod
-    async def apply(self, context_id: str, change: ArtifactChange) -> Artifact:
-        """
-        Make a change outside of turns, in one commit. The context is created for a write.
-
-        Raises:
-            ArtifactMoved: It was made for another state; nothing was written.
-            ArtifactNotFound: There is nothing to delete.
-        """
-
-    async def peek(
-        self, context_id: str, artifact_id: str, version: int | None = None
-    ) -> StoredVersion | None:
-        """The row of a version, the newest by default."""
-        for one in reversed(await self.stored_versions(context_id, artifact_id)):
-            if version in (None, one.artifact.version):
-                return one
-        return None
-
-    async def complete_one(self, context_id: str, artifact_id: str) -> StoredVersion | None:
-        """The row of the newest complete version."""
-        for one in reversed(await self.stored_versions(context_id, artifact_id)):
-            if one.artifact.status is ArtifactStatus.COMPLETE:
-                return one
-        return None
-
-    async def part_at(
-        self, context_id: str, artifact_id: str, version: int, *, start: int = 0, row: int = 0
-    ) -> int:
-        """The number of the last part that begins at *start* and *row*, or before; 1 if none."""
-        found, after = 1, 0
-        while some := await self.parts(context_id, artifact_id, version, after=after, limit=_CHUNK):
-            for part in some:
-                begins = part.first_row <= row if row else part.start <= start
-                if begins:
-                    found = part.part
-            after = some[-1].part
-        return found
-
-    async def all_versions(self, context_id: str, artifact_id: str) -> list[Artifact]:
-        """The versions, oldest first."""
-        return [one.artifact for one in await self.stored_versions(context_id, artifact_id)]
-
-    async def newest(
-        self,
-        context_id: str,
-        *,
-        turn: int | None,
-        kind: ArtifactKind | None,
-        status: ArtifactStatus | None,
-        after: str,
-        limit: int | None,
-    ) -> list[Artifact]:
-        """The newest version of each artifact, by id."""
-        found: list[Artifact] = []
-        for name in sorted(await self.artifact_ids(context_id)):
-            versions = await self.stored_versions(context_id, name) if name > after else ()
-            if versions:
-                one = versions[-1].artifact
-                if (
-                    turn in (None, one.turn)
-                    and kind in (None, one.kind)
-                    and status in (None, one.status)
-                ):
-                    found.append(one)
-        return found[:limit]
-
-    async def blob_with(self, sha256: str, size: int) -> str | None:
-        """No name: the rows hold the parts."""
-        return None
-
-    async def unnamed(self, names: Sequence[str]) -> list[str]:
-        """All of them, as above."""
-        return list(names)
-
-
 class BasicArtifactStore(Artifacts):
     """
     All of `ArtifactStore`, on rows.
@@ -205,7 +105,7 @@ class BasicStateStore(_Complete, StateStore):
     Required: `load`, `save`, `list`, `delete`, `claim`, `renew`, `release`.
 
     By default there is no line: several agents that wait for a context try again and again, and any
-    of them may be the next. So `LineContract` is not for such a store.
+    of them may be the next. `LineContract` is skipped for such a store.
     """
 
     required = ("load", "save", "list", "delete", "claim", "renew", "release")
@@ -234,8 +134,8 @@ class BasicJournal(_Complete, Journal):
     Required: `commit`, `clear`, `compact`, `events`, `turns`, `turn_of_key`; for the inbox `post`,
     `inbox`, `withdraw`, `ask_cancel`; and `bells`, which every write of the store rings.
 
-    `fork`, `rewind` and `undo_rewind` raise `ConfigurationError`, so `ForkContract` is not for such
-    a store.
+    `fork`, `rewind` and `undo_rewind` raise `ConfigurationError`; `ForkContract` is skipped for
+    such a store.
     """
 
     required = (
@@ -258,19 +158,8 @@ class BasicJournal(_Complete, Journal):
         """No relatives."""
         return Lineage()
 
-    async def fork(
-        self, context_id: str, new_context_id: str, *, at: int | None = None
-    ) -> ContextRecord:
-        """Refused."""
-        _unsupported(self, "has no forks")
-
-    async def rewind(self, context_id: str, to: int) -> tuple[int, HistoryRewound]:
-        """Refused."""
-        _unsupported(self, "hides no part of a history")
-
-    async def undo_rewind(self, context_id: str) -> tuple[int, HistoryRewound]:
-        """Refused."""
-        _unsupported(self, "hides no part of a history")
+    fork = _refused("has no forks")
+    rewind = undo_rewind = _refused("hides no part of a history")
 
 
 class BasicContextIndex(Lister, ContextIndex):
@@ -294,81 +183,21 @@ class BasicContextIndex(Lister, ContextIndex):
         found.sort(key=_place, reverse=True)
         return [(_place(one).touched, one) for one in found[: wanted.limit + 1]]
 
-    async def search(
-        self,
-        query: str,
-        *,
-        context_id: str | None = None,
-        owner: str | None = None,
-        after: str | None = None,
-        limit: int = 20,
-    ) -> SearchPage:
+    async def search(self, query: str, **conditions: Unpack[Conditions]) -> SearchPage:
         """See `ContextIndex`. The default reads all messages until it has a page."""
         searcher = _Searcher(self._messages, self._state)
-        return await searcher.search(
-            query, context_id=context_id, owner=owner, after=after, limit=limit
-        )
-
-    async def tag(
-        self, context_id: str, *, add: Sequence[str] = (), remove: Sequence[str] = ()
-    ) -> tuple[str, ...]:
-        """Refused."""
-        _unsupported(self, "keeps no tags")
-
-    async def erase(
-        self,
-        context_id: str,
-        *,
-        owner: str | None = None,
-        force: bool = False,
-        keep_backups: bool = False,
-    ) -> Erased:
-        """Refused."""
-        _unsupported(self, "erases nothing; `stores.state.delete()` removes a context")
-
-    async def erase_person(
-        self, actor_id: str, *, force: bool = False, keep_backups: bool = False
-    ) -> Erased:
-        """Refused."""
-        _unsupported(self, "erases nothing")
-
-    async def retain(
-        self,
-        *,
-        older_than: timedelta | datetime | None = None,
-        larger_than: int | None = None,
-        per: str = "owner",
-        owner: str | None = None,
-        waiting: bool = False,
-        dry_run: bool = False,
-        keep_backups: bool = False,
-    ) -> Erased:
-        """Refused."""
-        _unsupported(self, "erases nothing")
-
-    async def enclose(
-        self, context_id: str, *, outer: str, call: str, epoch: int | None = None
-    ) -> str:
-        """Refused."""
-        _unsupported(self, "links no contexts")
+        return await searcher.search(query, **conditions)
 
     async def inner(self, context_id: str, *, call: str | None = None) -> list[str]:
         """See `ContextIndex`. No context has any."""
         return []
 
-    async def snapshot(self, context_id: str) -> ContextSnapshot:
-        """Refused."""
-        _unsupported(self, "exports no contexts")
-
-    async def log_page(
-        self, context_id: str, *, after: int = 0, limit: int = 100, most_bytes: int = 2**20
-    ) -> Sequence[AgentEvent]:
-        """Refused."""
-        _unsupported(self, "exports no contexts")
-
-    async def restore(self, contexts: Sequence[RestoredContext]) -> None:
-        """Refused."""
-        _unsupported(self, "imports no contexts")
+    tag = _refused("keeps no tags")
+    enclose = _refused("links no contexts")
+    erase = _refused("erases nothing; `stores.state.delete()` removes a context")
+    erase_person = retain = _refused("erases nothing")
+    snapshot = log_page = _refused("exports no contexts")
+    restore = _refused("imports no contexts")
 
 
 async def _all(state: StateStore) -> AsyncIterator[ContextRecord]:

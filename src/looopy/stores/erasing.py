@@ -3,9 +3,9 @@ Erasing contexts: the order of its steps, which every backend shares.
 
 A context is erased in one commit, so nobody ever reads half of it. Its inner contexts go before it,
 so that a process that is killed in between leaves the links which the next erasure follows. If it
-has blobs, that commit
-leaves an empty context which still names them; they are removed, and then the context is. A process
-that is killed on the way leaves such a context, and the next erasure of it ends the work.
+has blobs, that commit leaves an empty context which still names them; they are removed, and then
+the context is. A process that is killed on the way leaves such a context, and the next erasure of
+it ends the work.
 
 Many contexts are erased a few at a time. The copies that migrations have left are removed before
 them, and afterwards the log of the database is emptied.
@@ -310,7 +310,7 @@ class Erasures(ErasureRows):
         theirs = [one for one in known if one.owner == actor_id]
         found = Families(known).with_inner(theirs)
         going = {one.context_id for one in found}
-        others = [one for one in known if one.context_id in spoken - going]
+        others = [one for one in known if one.context_id in spoken and one.context_id not in going]
         return found, others
 
     async def retain(
@@ -412,12 +412,7 @@ class Retention:
 
 
 def _moment(older_than: object) -> int:
-    """
-    The moment before which a context is too old, in microseconds.
-
-    Raises:
-        ValueRefused: It is neither a time span from 0 nor a datetime with a time zone.
-    """
+    """The moment before which a context is too old, in microseconds; or `ValueRefused`."""
     if isinstance(older_than, datetime) and older_than.tzinfo is not None:
         return to_us(older_than)
     if isinstance(older_than, timedelta) and older_than >= timedelta(0):
@@ -471,12 +466,7 @@ def batches(found: Sequence[Candidate]) -> Iterator[list[Candidate]]:
 
 @contextlib.contextmanager
 def _naming_room() -> Iterator[None]:
-    """
-    Add to the error of a full disk how to erase all the same.
-
-    Raises:
-        StorageFull: The disk is full.
-    """
+    """Add to `StorageFull`, the error of a full disk, how to erase all the same."""
     try:
         yield
     except StorageFull as error:

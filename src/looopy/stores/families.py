@@ -63,7 +63,7 @@ class Families:
 
     def touched(self, one: Candidate) -> int:
         """The last activity in a context and in its inner ones."""
-        return max(one.touched, *(inner.touched for inner in self.below(one)), 0)
+        return max(each.touched for each in (one, *self.below(one)))
 
     def with_inner(self, found: Sequence[Candidate]) -> list[Candidate]:
         """*found*, and the inner contexts of each."""

@@ -32,12 +32,7 @@ class InnerOf(NamedTuple):
 
 
 def check_link(context_id: str, outer: str, call: str) -> None:
-    """
-    Check the arguments of `ContextIndex.enclose`.
-
-    Raises:
-        ValueRefused: One is invalid.
-    """
+    """Check the arguments of `ContextIndex.enclose`, or raise `ValueRefused`."""
     check_context_id(context_id)
     check_context_id(outer)
     if not isinstance(call, str) or not _KEY.fullmatch(call):

@@ -99,12 +99,7 @@ def another_query() -> ValueRefused:
 
 
 def check_tags(tags: object, path: str) -> tuple[str, ...]:
-    """
-    The tags as a tuple.
-
-    Raises:
-        ValueRefused: One is not a text of 1 to 64 characters without control characters.
-    """
+    """The tags as a tuple; `ValueRefused` unless each is 1 to 64 characters without controls."""
     if isinstance(tags, str) or not isinstance(tags, Collection):
         raise ValueRefused("tags are a list of texts", path=path)
     for place, tag in enumerate(tags):
@@ -119,12 +114,7 @@ def check_tags(tags: object, path: str) -> tuple[str, ...]:
 
 
 def new_tags(present: Iterable[str], add: Sequence[str], remove: Sequence[str]) -> tuple[str, ...]:
-    """
-    The tags of a context after a change, sorted.
-
-    Raises:
-        LimitExceeded: There would be too many.
-    """
+    """The tags of a context after a change, sorted; `LimitExceeded` if they are too many."""
     found = tuple(sorted({*present, *add} - set(remove)))
     if len(found) > MOST_TAGS:
         raise LimitExceeded(

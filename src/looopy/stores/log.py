@@ -17,7 +17,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import accumulate, islice
+from itertools import accumulate, takewhile
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from looopy.stores.records import MessageRecord, TurnRecord
@@ -231,12 +231,7 @@ class LogPage(NamedTuple):
 
 
 def check_page(after: object, limit: object, most_bytes: object) -> None:
-    """
-    Refuse what is no page of a log.
-
-    Raises:
-        ValueRefused: See `ContextIndex.log_page`.
-    """
+    """Raise `ValueRefused` for the arguments of no page; see `ContextIndex.log_page`."""
     check_after(after)
     check_limit(limit, optional=False)
     check_number(most_bytes, "/most_bytes", "pass how many bytes a page may have", least=1)
@@ -244,8 +239,7 @@ def check_page(after: object, limit: object, most_bytes: object) -> None:
 
 def fitting(sizes: Iterable[int], most_bytes: int) -> int:
     """How many rows of these sizes make a page of at most so many bytes; one at least."""
-    before = accumulate(sizes, initial=0)
-    return max(1, sum(1 for size in islice(before, 1, None) if size <= most_bytes))
+    return max(1, sum(1 for _ in takewhile(most_bytes.__ge__, accumulate(sizes))))
 
 
 LogEntry: TypeAlias = tuple[int, str, Any]

@@ -37,9 +37,7 @@ def _host() -> str:
 
 
 def _state_and_start(pid: int) -> tuple[str, str] | None:
-    """
-    The state of a process, a letter, and its start in clock ticks since boot; `None` if not seen.
-    """
+    """A process's state, a letter, and its start in clock ticks since boot; `None` if not seen."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
     except OSError:

@@ -102,9 +102,7 @@ def layers_up_to(layers: Sequence[Layer], parent: str, cut: Cut, number: int) ->
 def parts(
     layers: Sequence[Layer], own: str, ranges: Sequence[Range]
 ) -> Iterator[tuple[str, int, int]]:
-    """
-    Which context holds the messages of each of *ranges*: its id, the first and the last position.
-    """
+    """The contexts that hold the messages of *ranges*: their ids, first and last positions."""
     for first, last in ranges:
         low = first
         for layer in layers:
@@ -128,23 +126,13 @@ def source_of(layers: Sequence[Layer], own: str, *, position: int = 0, turn: int
 
 
 def check_place(at: object, path: str = "/at") -> None:
-    """
-    Refuse what is neither a position nor the number of a turn.
-
-    Raises:
-        ValueRefused: It is not a whole number from 0.
-    """
+    """Raise `ValueRefused` unless it is a whole number from 0: a position or a turn."""
     wanted = "the number of a turn" if path == "/to" else "the last position of a turn, or 0"
     check_number(at, path, f"pass {wanted}", least=0)
 
 
 def check_position(at: int, *, visible_from: int, last_position: int) -> None:
-    """
-    Refuse a position that has no message.
-
-    Raises:
-        ValueRefused: It was cleared, or comes after the last one.
-    """
+    """Raise `ValueRefused` for a position that was cleared, or comes after the last message."""
     if at > last_position:
         raise ValueRefused(
             f"this context has no position {at}: the last one is {last_position}", path="/at"
@@ -197,15 +185,12 @@ def check_rewind(
     to: int, *, turns: int, first: int, last_position: int, visible_from: int, hidden: bool
 ) -> Range:
     """
-    The range that a rewind to before the turn *to* hides.
+    The range that a rewind to before the turn *to* hides; errors as `Journal.rewind`.
 
     Args:
         turns: How many turns there are.
         first: The first position of that turn; 0 if there is no such turn.
         hidden: True if that position is hidden already.
-
-    Raises:
-        ValueRefused: There is no such turn, or nothing to hide.
     """
     if not 1 <= to <= turns:
         raise ValueRefused(f"this context has no turn {to}: it has {turns}", path="/to")
@@ -219,13 +204,7 @@ def check_rewind(
 
 
 def check_undo(rewound: Sequence[Range], last_position: int) -> Range:
-    """
-    The range that is shown again.
-
-    Raises:
-        ValueRefused: Nothing is rewound.
-        StoreConflict: The conversation has gone on since.
-    """
+    """The range that is shown again; errors as `Journal.undo_rewind`."""
     if not rewound:
         raise ValueRefused("nothing of this context is rewound", path="/context_id")
     if rewound[-1][1] != last_position:

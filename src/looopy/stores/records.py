@@ -35,9 +35,7 @@ ANY_CALL: Final = "*"
 @quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageRecord:
-    """
-    A stored message and its place. `position` counts from 1 within the context, `seq` in its log.
-    """
+    """A stored message and its place: `position` in the context, from 1, and `seq` in its log."""
 
     position: int
     turn: int

@@ -23,12 +23,19 @@ from looopy.errors import (
     TurnMismatch,
     ValueRefused,
 )
-from looopy.stores.records import INBOX_LIMIT, ArtifactGrowth, ArtifactWrite, Claim
+from looopy.stores.records import INBOX_LIMIT, ArtifactGrowth, ArtifactWrite, Claim, EntryKind
 from looopy.types.artifact import Artifact, ArtifactKind, Content
-from looopy.types.storable import check_actor, check_media_type, check_text, dump, escape
+from looopy.types.storable import (
+    check_actor,
+    check_media_type,
+    check_number,
+    check_text,
+    dump,
+    escape,
+)
 
 _CONTEXT_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_CONTROL = r"[\x00-\x1f\x7f-\x9f]"
 _MAX_ARTIFACT_ID = 256
 _MAX_KEY = 256
 _BINARY = "application/octet-stream"
@@ -58,12 +65,7 @@ def first_epoch() -> int:
 
 
 def check_context_id(context_id: object) -> None:
-    """
-    Refuse what is no context id.
-
-    Raises:
-        ValueRefused: It is not 1 to 128 of `A-Z a-z 0-9 . _ : -`.
-    """
+    """Raise `ValueRefused` unless it is 1 to 128 of `A-Z a-z 0-9 . _ : -`."""
     if not is_context_id(context_id):
         shown = repr(context_id)
         if len(shown) > 80:  # enough to recognise it in an error
@@ -79,16 +81,11 @@ def is_context_id(context_id: object) -> bool:
 
 
 def check_artifact_id(artifact_id: object) -> None:
-    """
-    Refuse what is no artifact id.
-
-    Raises:
-        ValueRefused: It is not 1 to 256 characters without control characters.
-    """
+    """Raise `ValueRefused` unless it is 1 to 256 characters without control characters."""
     if (
         not isinstance(artifact_id, str)
         or not 1 <= len(artifact_id) <= _MAX_ARTIFACT_ID
-        or _CONTROL.search(artifact_id)
+        or re.search(_CONTROL, artifact_id)
     ):
         raise ValueRefused(
             "an artifact id is 1 to 256 characters, none of them a control character",
@@ -149,12 +146,7 @@ E = TypeVar("E", bound=StrEnum)
 
 
 def artifact_filter(kinds: type[E], value: object, path: str) -> E | None:
-    """
-    A kind or status as the enum's member; `None` for `None`.
-
-    Raises:
-        ValueRefused: It is no member.
-    """
+    """A kind or status as the enum's member, `None` for `None`; or `ValueRefused`."""
     if value is None:
         return None
     try:
@@ -210,12 +202,7 @@ def _kind_of(content: object) -> ArtifactKind:
 
 
 def checked_chunk(chunk: object, path: str = "/chunk") -> bytes:
-    """
-    A piece of a file as bytes.
-
-    Raises:
-        ValueRefused: It is neither bytes nor text that can be stored.
-    """
+    """A piece of a file as bytes; `ValueRefused` unless it is bytes or storable text."""
     if isinstance(chunk, str):
         check_text(chunk, path)
         return chunk.encode()
@@ -225,12 +212,7 @@ def checked_chunk(chunk: object, path: str = "/chunk") -> bytes:
 
 
 def check_columns(columns: object) -> Mapping[str, str]:
-    """
-    Refuse what are no columns of a dataset.
-
-    Raises:
-        ValueRefused: It is no mapping of names to types, or it is empty.
-    """
+    """Raise `ValueRefused` unless it is a mapping of names to types, and not empty."""
     known = ", ".join(COLUMN_TYPES)
     if not isinstance(columns, Mapping) or not columns:
         raise ValueRefused(
@@ -329,12 +311,7 @@ def check_claim(claim: Claim) -> None:
 
 
 def check_idempotency_key(key: object) -> None:
-    """
-    Refuse what cannot be an idempotency key.
-
-    Raises:
-        ValueRefused: It is not a text of 1 to 256 characters that can be stored.
-    """
+    """Raise `ValueRefused` unless it is a storable text of 1 to 256 characters."""
     if not isinstance(key, str) or not 1 <= len(key) <= _MAX_KEY:
         raise ValueRefused(
             f"an idempotency key is a text of 1 to {_MAX_KEY} characters", path="/idempotency_key"
@@ -349,6 +326,34 @@ def can_name(key: str) -> bool:
     except ValueRefused:
         return False
     return True
+
+
+def check_lease(epoch: object, ttl_s: object = 0) -> None:
+    """Raise `ValueRefused` unless they are the epoch of a claim and a time, in seconds from 0."""
+    check_number(epoch, "/epoch", "pass the epoch of the claim")
+    check_ttl(ttl_s)
+
+
+def check_place_in_line(ticket: object, ttl_s: object = 0) -> None:
+    """Raise `ValueRefused` unless they are a ticket and a time, in seconds from 0."""
+    check_number(ticket, "/ticket", "pass the ticket of join_line()")
+    check_ttl(ttl_s)
+
+
+def check_ttl(ttl_s: object) -> None:
+    """Raise `ValueRefused` unless it is a number of seconds from 0."""
+    if not isinstance(ttl_s, (int, float)) or isinstance(ttl_s, bool) or not ttl_s >= 0:
+        shown = ttl_s if isinstance(ttl_s, float) else type(ttl_s).__name__
+        raise ValueRefused(f"{shown} is no time: pass seconds, at least 0", path="/ttl_s")
+
+
+def entry_kind(kind: object) -> EntryKind:
+    """The kind of a message in the inbox as the enum's member; or `ValueRefused`."""
+    try:
+        return EntryKind(str(kind))
+    except ValueError:
+        known = ", ".join(EntryKind)
+        raise ValueRefused(f"{kind!r} is not one of: {known}", path="/kind") from None
 
 
 def check_post(

@@ -13,7 +13,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict
 
 from looopy.errors import ValueRefused
 from looopy.stores.listing import another_query, mark_of, no_cursor
@@ -80,12 +80,7 @@ class Term(NamedTuple):
 
 
 def read_query(query: object) -> list[Term]:
-    """
-    The terms of a query, each once.
-
-    Raises:
-        ValueRefused: It is not a text, too long, or has no words.
-    """
+    """The terms of a query, each once; `ValueRefused` if it is too long, or has no words."""
     if not isinstance(query, str):
         raise ValueRefused(f"a query is a text: {_WAY_OUT}", path="/query")
     if len(query) > LONGEST_QUERY:
@@ -279,6 +274,15 @@ class Place(NamedTuple):
 
     touched: int
     context_id: str
+
+
+class Conditions(TypedDict, total=False):
+    """The keywords of `ContextIndex.search`, for a store that passes them on."""
+
+    context_id: str | None
+    owner: str | None
+    after: str | None
+    limit: int
 
 
 class Searcher(ABC):

@@ -25,7 +25,9 @@ class ContextSnapshot:
     A context as it was at one moment, without its log and without contents.
 
     Attributes:
-        entries: The messages in its inbox, in order.
+        entries: The messages in its inbox, in order. They are read at once, because one that a turn
+            took between two pages would be in neither the inbox nor the log; an actor has at most
+            `INBOX_LIMIT` (256) of them.
         artifacts: All versions of all artifacts, by id and version.
         inner_of: The call that the context works for; see `looopy.stores.inner`.
     """

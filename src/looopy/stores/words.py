@@ -139,12 +139,7 @@ class Span(NamedTuple):
 
 
 def index_spans(wanted: Sequence[Unit], *, prefix: bool) -> list[Span]:
-    """
-    The words of an index that a text has if *wanted* follow each other in it.
-
-    Args:
-        prefix: True if the last one is the beginning of a word.
-    """
+    """The words of an index in a text with *wanted* in a row; *prefix*: the last is a beginning."""
     spans: list[Span] = []
     for place, unit in enumerate(wanted):
         after = wanted[place + 1] if place + 1 < len(wanted) else None

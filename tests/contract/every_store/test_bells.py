@@ -158,6 +158,21 @@ async def test_each_write_rings_before_it_returns(any_stores):
         assert True in rung()
 
 
+async def test_a_redaction_rings_for_the_forks_that_share_the_turns(any_stores):
+    """Whoever follows a fork shows it without them at once, not after `poll_s`."""
+    for actor in ("ann", "bob"):
+        claimed = await begin(any_stores, actor_id=actor, text=actor)
+        await commit(any_stores, claimed, [said(answer("x")), ends()])
+        await any_stores.state.release(CONTEXT, claimed.epoch)
+    await any_stores.journal.fork(CONTEXT, "fork")
+    rings: list[bool] = []
+    bells = any_stores.journal.bells
+    bells.noticed = None  # no news from outside
+    with bells.listen("default", "fork", rings.append):
+        assert (await any_stores.contexts.erase_person("bob")).redacted_ids == (CONTEXT, "fork")
+        assert rings
+
+
 async def test_a_write_that_is_refused_rings_for_nobody(any_stores):
     """Nothing has changed, and the tenant's other contexts are none of its business either."""
     await begin(any_stores)

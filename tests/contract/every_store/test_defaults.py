@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 from tests.contract import required
@@ -13,6 +14,8 @@ from looopy.stores import defaults
 from looopy.stores.base import ArtifactStore, ContextIndex, Journal, MessageStore, StateStore
 from looopy.stores.memory.stores import MemoryBackend
 from looopy.testing import ScriptedProvider, text
+from looopy.testing import stores as suites
+from looopy.testing.contracts.turns import Contract, needs_of, skip_what_is_left_out
 from looopy.testing.stores import (
     ArtifactContentContract,
     ArtifactStoreContract,
@@ -66,6 +69,67 @@ class TestIndex(OnDefaults, ContextIndexContract):
 
 class TestSearch(OnDefaults, SearchContract):
     """`search`."""
+
+
+class OnBasics:
+    """As above, without tags: each optional method is that of its base class."""
+
+    factory = "tests.contract.required:open_basic"
+
+
+class TestIndexWithoutTags(OnBasics, ContextIndexContract):
+    """Listing; the tests of tags are left out below."""
+
+
+RUNNING = {
+    "ContextIndexContract": 13,
+    "ErasureContract": 0,
+    "ForkContract": 0,
+    "InnerContextContract": 0,
+    "LineContract": 0,
+    "RedactionContract": 0,
+    "RestoreContract": 0,
+    "RetentionContract": 0,
+}
+"""Suites with optional methods, and how many of their tests run on a store of defaults."""
+for _name, _test in vars(ContextIndexContract).items():
+    if hasattr(_test, "needs"):  # a skipped test would say nothing here
+        setattr(TestIndexWithoutTags, _name, None)
+
+
+def test_a_store_of_defaults_skips_what_it_leaves_out_and_nothing_else():
+    """Each skipped test names the methods that it needs; a store with all of them skips none."""
+    basic, whole = required.open_basic(""), MemoryBackend().stores()
+    running, said = {}, set()
+    for name in suites.__all__:
+        contract = getattr(suites, name)
+        tests = [one for key, one in vars(contract).items() if key.startswith("test_")]
+        wanted = [needs_of(contract, test) for test in tests]
+        running[name] = len(tests)
+        for one in wanted:
+            skip_what_is_left_out(whole, one)
+            try:
+                skip_what_is_left_out(basic, one)
+            except pytest.skip.Exception as skipped:
+                running[name] -= 1
+                said.add(str(skipped))
+        if not any(wanted):
+            assert running.pop(name) == len(tests) > 0
+    assert running == RUNNING
+    assert "needs stores.contexts.tag, which the store leaves out" in said
+
+
+async def test_a_test_that_needs_more_is_skipped_by_its_contract():
+    """The fixture of all contracts asks for what the class and the test need."""
+    stores = required.open_basic("")
+    request = SimpleNamespace(
+        function=ContextIndexContract.test_by_tags, getfixturevalue={"stores": stores}.get
+    )
+    look = Contract._skip_what_is_left_out._get_wrapped_function()
+    with pytest.raises(pytest.skip.Exception, match=r"needs stores\.contexts\.tag,"):
+        look(ContextIndexContract(), request)
+    request.function = ContextIndexContract.test_by_owner
+    look(ContextIndexContract(), request)
 
 
 REFUSED = {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from tests.contract.backends import InMemory, OnAsyncpg, OnPsycopg, OnSQLite
 
@@ -80,3 +82,14 @@ async def test_a_context_that_took_the_name_meanwhile_stays(stores):
     await turn(stores, INNER, "eve")
     assert await stores.contexts.erase_rows(INNER, Terms(force=True, outer=OUTER)) is None
     assert await names(stores) == [OUTER, INNER, OTHER]
+
+
+@pytest.mark.parametrize("url", ["memory", "sqlite"], indirect=True)
+async def test_they_are_deleted_however_deep_they_are(stores):
+    """An archive may name more levels than agents make, and than Python calls functions."""
+    deep = [f"c{n:04}" for n in range(1_000)]
+    for outer, inner in pairwise(deep):
+        await stores.contexts.enclose(inner, outer=outer, call="0" * 32)
+    await stores.state.save(deep[0], {}, version=0)
+    await stores.state.delete(deep[0])
+    assert await names(stores) == []

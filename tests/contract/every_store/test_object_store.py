@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import builtins
 import secrets
 
@@ -15,7 +16,7 @@ from looopy.stores import open_stores
 from looopy.stores.blobs.objects import ObjectBlobs
 from looopy.testing.contracts.artifact import ArtifactContentContract, a_content
 from looopy.testing.contracts.restore import RestoreContract
-from looopy.testing.contracts.turns import CONTEXT
+from looopy.testing.contracts.turns import CONTEXT, a_turn
 
 _CONTENT = a_content(200_000)
 
@@ -105,16 +106,47 @@ async def test_orphans_are_found_by_the_age_of_the_object(stores, bucket):
     assert (await _objects(bucket))[1] == sorted([path, foreign])
 
 
-async def test_a_store_that_is_down_changes_nothing(stores, monkeypatch):
+async def test_forks_erasure_and_retention_reach_the_bucket(stores, bucket):
+    """A fork reads what its parent has left; the last one who goes takes the bytes along."""
+    claimed = await a_turn(stores)
+    await stores.state.release(CONTEXT, claimed.epoch)
+    await stores.artifacts.save(CONTEXT, "doc", _CONTENT)
+    await stores.journal.fork(CONTEXT, "fork")
+    await stores.state.delete(CONTEXT)
+    assert await stores.artifacts.load("fork", "doc") == _CONTENT
+    assert (await stores.contexts.erase("fork")).blobs == 1
+    assert (await _objects(bucket))[1] == []
+    await stores.artifacts.save("another", "doc", _CONTENT)
+    assert (await stores.contexts.retain(larger_than=1)).blobs == 1
+    assert (await _objects(bucket))[1] == []
+
+
+@pytest.fixture(params=["down", "silent"])
+async def unusable(request):
+    """The endpoint of a store that nobody can use; the silent one takes requests all the same."""
+    if request.param == "down":
+        yield "http://127.0.0.1:9"
+        return
+    server = await asyncio.start_server(lambda _, to: held.append(to), "127.0.0.1", 0)
+    held: list[asyncio.StreamWriter] = []
+    yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    server.close()
+    await asyncio.sleep(0)  # a connection that was just taken is held then
+    for writer in held:
+        writer.close()
+    await asyncio.gather(*(one.wait_closed() for one in held), return_exceptions=True)
+
+
+async def test_a_store_that_does_not_answer_changes_nothing(stores, unusable, monkeypatch):
     """The save raises, no version is there, and what lies in the database is still read."""
     await stores.artifacts.save(CONTEXT, "small", b"x")
     await stores.artifacts.open(CONTEXT, "big")
     await stores.artifacts.append(CONTEXT, "big", _CONTENT)
     gone = S3Store(
         "gone",
-        endpoint="http://127.0.0.1:9",
+        endpoint=unusable,
         region="us-east-1",
-        client_options={"allow_http": True},
+        client_options={"allow_http": True, "timeout": "0.2s"},
         retry_config={"max_retries": 0},
     )
     monkeypatch.setattr(stores.artifacts._parts, "blobs", ObjectBlobs(gone))

@@ -64,12 +64,7 @@ class _Sink(io.RawIOBase):
 
 
 class Writer:
-    """
-    Writes the members of an archive, one after the other.
-
-    Attributes:
-        members: Size and SHA-256 of each finished member, by name.
-    """
+    """Writes members one after the other; `members`: size and SHA-256 of each written, by name."""
 
     def __init__(self) -> None:
         self._sink = _Sink()
@@ -175,12 +170,7 @@ class Member:
         return b"".join(self.blocks())
 
     def check(self, said: Mapping[str, Any]) -> None:
-        """
-        Compare it with its size and hash in the manifest.
-
-        Raises:
-            ArchiveRefused: It was altered.
-        """
+        """Compare it with its size and hash in the manifest; `ArchiveRefused` if it was altered."""
         if type(said.get("size")) is not int or self.size != said["size"]:  # true is equal to 1
             raise refuse(f"{self.size} bytes, not {said.get('size')!r} as in {MANIFEST}", self.name)
         digest = hashlib.sha256()
@@ -243,12 +233,7 @@ class Reader:
             self.members[name] = Member(self._source, name, start, info.file_size)
 
     def unchanged(self) -> None:
-        """
-        Refuse a file that somebody has changed since it was opened.
-
-        Raises:
-            ArchiveRefused: It has another size or time.
-        """
+        """Raise `ArchiveRefused` if the file has another size or time than when it was opened."""
         if self._marked() != self._mark:
             raise refuse("somebody has changed the file while it was read")
 
@@ -289,12 +274,7 @@ def _check_info(info: zipfile.ZipInfo, members: Mapping[str, Member]) -> None:
 
 
 def _check_end(source: _Source, end: int) -> None:
-    """
-    Refuse a file whose directory is missing or huge, before anybody reads that directory.
-
-    Raises:
-        ArchiveRefused: It is truncated, or no archive.
-    """
+    """Raise `ArchiveRefused` for a missing or huge directory, before anybody reads it."""
     raw = source.read(max(0, end - _END.size), _END.size)
     if len(raw) < _END.size or not raw.startswith(b"PK\5\6"):
         raise refuse("it is truncated, or no ZIP file: its last bytes are not those of one")

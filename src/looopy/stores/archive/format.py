@@ -73,12 +73,7 @@ def folder_of(number: int) -> str:
 
 
 def parse(raw: bytes) -> Any:
-    """
-    The JSON value of a line or member.
-
-    Raises:
-        ValueRefused: It is no JSON: not UTF-8, NaN, or nested too deep for a parser.
-    """
+    """The JSON value of a line or member; `ValueRefused` if not UTF-8, with NaN, or too deep."""
     try:
         return json.loads(raw.decode(), parse_constant=_no_number)
     except RecursionError:
@@ -239,10 +234,7 @@ def context_to_json(record: ContextRecord, inner_of: InnerOf | None = None) -> d
 
 
 class ReadContext(NamedTuple):
-    """
-    The context of an archive: its record without an open turn, the number of that turn, and the
-    call that it works for.
-    """
+    """A context of an archive: its record without an open turn, that turn, and its outer call."""
 
     record: ContextRecord
     open_turn: int | None
@@ -250,12 +242,7 @@ class ReadContext(NamedTuple):
 
 
 def context_from_json(data: Any) -> ReadContext:
-    """
-    The context in an archive.
-
-    Raises:
-        ValueRefused: It is not one; `path` names the place.
-    """
+    """The context in an archive, or `ValueRefused` with the `path` of the fault."""
     given = Fields(data)
     context_id = given.text("context_id")
     check_context_id(context_id)
@@ -444,12 +431,7 @@ def event_to_line(event: AgentEvent, call_at: Mapping[str, int]) -> str:
 
 
 def message_of(given: Fields) -> tuple[Message, str]:
-    """
-    The message in a line, and the text of its row.
-
-    Raises:
-        ValueRefused: It is not one; `path` names the place.
-    """
+    """The message in a line and the text of its row, or `ValueRefused` with a `path`."""
     data = given.value("message")
     try:
         message = message_from_json(data)
@@ -477,12 +459,7 @@ def entry_to_line(entry: Entry) -> str:
 
 
 def entry_from_json(data: Any, least: int, last: int) -> Entry:
-    """
-    The message of the inbox in a line; its number is from *least* to *last*.
-
-    Raises:
-        ValueRefused: It is not one; `path` names the place.
-    """
+    """The message of the inbox in a line, numbered from *least* to *last*; or `ValueRefused`."""
     given = Fields(data)
     message, _ = message_of(given)
     if not isinstance(message, UserMessage):

@@ -125,12 +125,7 @@ def _ids(contexts: Sequence[Listed], new_ids: bool | Mapping[str, str]) -> dict[
 
 
 def _renamed(new_ids: object) -> dict[str, str]:
-    """
-    The new ids by old id that the caller has named.
-
-    Raises:
-        ValueRefused: They are neither True or False nor names by name.
-    """
+    """The new ids by old id that the caller has named, or `ValueRefused`."""
     if isinstance(new_ids, bool):
         return {}
     if not isinstance(new_ids, Mapping) or not all(isinstance(old, str) for old in new_ids):
@@ -141,12 +136,7 @@ def _renamed(new_ids: object) -> dict[str, str]:
 
 
 def _check_links(contexts: Sequence[Checked]) -> None:
-    """
-    Check that each call has one context, and none is inside of itself.
-
-    Raises:
-        ArchiveRefused: The links are of no store.
-    """
+    """Raise `ArchiveRefused` for two contexts of one call, and for one inside of itself."""
     links = {c.listed.context_id: c.inner_of for c in contexts if c.inner_of is not None}
     wrong = linked_in(links)
     if wrong is not None:
@@ -195,12 +185,7 @@ def _size(file: BinaryIO) -> int:
 
 @contextlib.asynccontextmanager
 async def _opened(source: Source) -> AsyncIterator[BinaryIO]:
-    """
-    The archive as a file that can be sought in.
-
-    Raises:
-        ValueRefused: It is neither a path nor a source of bytes.
-    """
+    """The archive as a file that can be sought in; `ValueRefused` if it gives no bytes."""
     if isinstance(source, (str, os.PathLike)):
         path = checked_path(source, "/source")
         with await asyncio.to_thread(path.open, "rb") as file:

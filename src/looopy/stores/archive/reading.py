@@ -79,21 +79,11 @@ class Archive:
         self.contexts = [self._listed(n, one) for n, one in enumerate(contexts, 1)]
 
     def read(self, number: int) -> Checked:
-        """
-        Check the context with this place in `contexts`, from 0: every line and every byte.
-
-        Raises:
-            ArchiveRefused: Something in it is wrong; the error names the place.
-        """
+        """Check all lines and bytes of the context at this place, from 0; or `ArchiveRefused`."""
         return Checked(self, self.contexts[number])
 
     def check_members(self) -> None:
-        """
-        Compare the names of all members with the manifest.
-
-        Raises:
-            ArchiveRefused: One is missing, or is not in it.
-        """
+        """Raise `ArchiveRefused` if a member is missing, or is not in the manifest."""
         if strangers := self._members.keys() - self._said.keys() - {form.MANIFEST}:
             raise refuse(f"{form.MANIFEST} does not name it", min(strangers))
         # First: a manifest of a few bytes may claim billions.
@@ -406,12 +396,7 @@ def _blocks(member: Member, start: int) -> Iterator[bytes]:
 
 
 def _check_content(member: Member, artifact: Artifact) -> None:
-    """
-    Refuse bytes that are not what their artifact says.
-
-    Raises:
-        ArchiveRefused: The size, the hash, the JSON, or the rows.
-    """
+    """Compare bytes with what their artifact says: size, hash, JSON, rows; or `ArchiveRefused`."""
     if member.size != artifact.size:
         raise refuse(f"{member.size} bytes, not {artifact.size} as its artifact says", member.name)
     if artifact.status is ArtifactStatus.COMPLETE:
@@ -564,12 +549,7 @@ class _LogReader:
         return RestoredMessage(row, message.role)
 
     def end(self, member: str, *, last_seq: int, last_position: int) -> None:
-        """
-        Check that the log has ended where its context says.
-
-        Raises:
-            ArchiveRefused: It has not.
-        """
+        """Raise `ArchiveRefused` unless the log has ended where its context says."""
         if self._seq != last_seq and not (last_seq == 0 and self._seq <= 0):
             raise refuse(f"the last event is {self._seq}, not {last_seq}", member)
         if self._position != last_position:

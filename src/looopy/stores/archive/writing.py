@@ -159,12 +159,7 @@ async def export_to_file(
 
 
 def checked_path(value: object, place: str) -> Path:
-    """
-    The path of a file.
-
-    Raises:
-        ValueRefused: No file can have it; *place* names the argument.
-    """
+    """The path of a file, or `ValueRefused` at *place* if no file can have it."""
     try:
         named = os.fsencode(value)  # type: ignore[arg-type] # anything else is a TypeError
     except (TypeError, ValueError):
@@ -362,12 +357,7 @@ class _Export:
             raise _changed(context_id)
 
     async def _check_still_there(self, snapshot: ContextSnapshot) -> None:
-        """
-        Check that nothing of it was deleted while it was read.
-
-        Raises:
-            StoreConflict: It was cleared, or deleted.
-        """
+        """Raise `StoreConflict` if some of it was cleared or deleted while it was read."""
         before = snapshot.record
         now = await self._stores.state.load(before.context_id)
         if (

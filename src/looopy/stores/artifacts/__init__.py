@@ -14,6 +14,7 @@ The folder knows the other shared modules of `stores`, and `stores/blobs`; it ex
 - `requests`: checks what a caller wants. `changes`: makes a change of it, for a commit.
 - `parts`: the parts of a content, and the orphans among them. `rows`: what a backend supplies.
 - `store`: `Artifacts`, the `ArtifactStore` that all backends of ours share.
+- `basic`: rows of a backend that lists its versions, such as the memory.
 - `staged`: rows whose changes wait for a commit (`auto_save=False`).
 
 Read `requests`, `rows`, `store`, `changes`, `parts`.

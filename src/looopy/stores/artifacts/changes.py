@@ -32,12 +32,7 @@ class Prepared(NamedTuple):
 
 
 class Changes:
-    """
-    Makes changes of requests.
-
-    Args:
-        parts: Stores the parts of a content, and reads them.
-    """
+    """Makes changes of requests; *parts* stores and reads the parts of a content."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
@@ -120,14 +115,7 @@ class Changes:
     async def _building(
         self, context_id: str, artifact_id: str, version: int | None
     ) -> StoredVersion:
-        """
-        The version that is being built.
-
-        Raises:
-            ArtifactNotFound: There is no such artifact, or version of it.
-            ValueRefused: It is a data artifact, which is saved whole.
-            StoreConflict: It is complete, or has failed.
-        """
+        """The version that is being built; errors as `ArtifactStore.append`."""
         found = None
         if is_artifact_id(artifact_id):
             found = await self._rows.peek(context_id, artifact_id, version)

@@ -152,11 +152,7 @@ class Parts:
 
     async def _part(self, context_id: str, one: Artifact, part: StoredPart) -> bytes:
         """
-        The bytes of a part.
-
-        Raises:
-            ArtifactDamaged: They are gone, or were altered.
-            ArtifactNotFound: The artifact was deleted meanwhile.
+        The bytes of a part; `ArtifactDamaged`, or `ArtifactNotFound` if it was deleted meanwhile.
         """
         piece = part.data
         if part.blob is not None and self.blobs is not None:
@@ -201,12 +197,7 @@ class Parts:
 
 
 class Cutter:
-    """
-    Cuts a content, as it comes, into parts and a tail.
-
-    Args:
-        is_rows: No row is cut in two.
-    """
+    """Cuts a content, as it comes, into parts and a tail; no row in two if *is_rows*."""
 
     def __init__(self, part_bytes: int, *, is_rows: bool) -> None:
         self._part_bytes = part_bytes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypedDict
 
 from looopy.errors import ValueRefused
 from looopy.stores.requests import Delete, Save
@@ -19,6 +19,15 @@ from looopy.types.artifact import ArtifactKind, ArtifactStatus, Content
 from looopy.types.storable import check_text, dump
 
 
+class Described(TypedDict, total=False):
+    """The keywords that `to_save` and `to_open` share."""
+
+    media_type: str | None
+    description: str | None
+    metadata: Mapping[str, Any] | None
+    columns: Mapping[str, str] | None
+
+
 def to_save(
     artifact_id: str,
     content: Content,
@@ -29,12 +38,7 @@ def to_save(
     metadata: Mapping[str, Any] | None = None,
     columns: Mapping[str, str] | None = None,
 ) -> Save:
-    """
-    Check and serialise a version that is saved whole.
-
-    Raises:
-        ValueRefused: See `ArtifactStore.save`.
-    """
+    """Check and serialise a version that is saved whole; errors as `ArtifactStore.save`."""
     check_artifact_id(artifact_id)
     actual, stored, media, rows = checked_content(content, kind, media_type, columns)
     return Save(
@@ -58,12 +62,7 @@ def to_open(
     metadata: Mapping[str, Any] | None = None,
     columns: Mapping[str, str] | None = None,
 ) -> Save:
-    """
-    Check a version that is to be written piece by piece.
-
-    Raises:
-        ValueRefused: See `ArtifactStore.open`.
-    """
+    """Check a version that is to be written piece by piece; errors as `ArtifactStore.open`."""
     check_artifact_id(artifact_id)
     wanted = artifact_filter(ArtifactKind, kind, "/kind")
     if wanted is None or wanted is ArtifactKind.DATA:
@@ -84,12 +83,7 @@ def to_open(
 
 
 def to_delete(artifact_id: str) -> Delete:
-    """
-    The deletion of an artifact.
-
-    Raises:
-        ArtifactNotFound: No artifact can have that id.
-    """
+    """The deletion of an artifact; `ArtifactNotFound` if no artifact can have that id."""
     if not is_artifact_id(artifact_id):
         raise no_artifact(artifact_id)
     return Delete(artifact_id=artifact_id)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, Protocol, Self, TypedDict, Unpack
 
-from looopy.stores.records import ArtifactChange, ArtifactGrowth, ArtifactWrite
+from looopy.stores.records import ArtifactChange, ArtifactGrowth, ArtifactMoved, ArtifactWrite
+from looopy.stores.rules import grown_artifact, made_artifact
 from looopy.types.artifact import Artifact, ArtifactKind, ArtifactStatus
+from looopy.types.event import utc_now
 
 
 class StoredVersion(NamedTuple):
@@ -36,6 +39,30 @@ class StoredPart(NamedTuple):
     data: bytes | None
 
 
+class Wanted(TypedDict):
+    """The artifacts to list, by facts of their newest version; `None` stands for any."""
+
+    turn: int | None
+    kind: ArtifactKind | None
+    status: ArtifactStatus | None
+    after: str
+    limit: int | None
+
+
+def chosen(newest: Iterable[Artifact], wanted: Wanted) -> list[Artifact]:
+    """Those of *newest*, which are in the order of their ids, that are *wanted*."""
+    turn, kind, status = wanted["turn"], wanted["kind"], wanted["status"]
+    found = [
+        one
+        for one in newest
+        if one.artifact_id > wanted["after"]
+        and turn in (None, one.turn)
+        and kind in (None, one.kind)
+        and status in (None, one.status)
+    ]
+    return found[: wanted["limit"]]
+
+
 def placed_parts(change: ArtifactWrite | ArtifactGrowth) -> list[StoredPart]:
     """The rows of the new parts of *change*."""
     if isinstance(change, ArtifactWrite):
@@ -52,6 +79,59 @@ def placed_parts(change: ArtifactWrite | ArtifactGrowth) -> list[StoredPart]:
         )
         part, start, first_row = part + 1, start + one.size, first_row + one.rows
     return placed
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Version:
+    """
+    A version that Python objects hold, in the place of a row and its parts.
+
+    Attributes:
+        before: The number of its parts that are stored elsewhere, ahead of `parts`.
+    """
+
+    artifact: Artifact
+    text: str | None
+    tail: bytes
+    parts: list[StoredPart] = field(default_factory=list)
+    before: int = 0
+
+    @classmethod
+    def written(cls, write: ArtifactWrite, newest: Artifact | None, turn: int) -> Self:
+        """The version after *newest*."""
+        number = 1 if newest is None else newest.version + 1
+        artifact = made_artifact(write, version=number, created_at=utc_now(), turn=turn)
+        stored, parts = write.stored, placed_parts(write)
+        if isinstance(stored, str):
+            return cls(artifact, stored, b"", parts)
+        return cls(artifact, None, stored, parts)
+
+    @property
+    def row(self) -> StoredVersion:
+        """Its row."""
+        return StoredVersion(self.artifact, self.text, self.tail, self.before + len(self.parts))
+
+    def grow(self, growth: ArtifactGrowth) -> Artifact:
+        """Add what was appended."""
+        self.parts += placed_parts(growth)
+        self.tail = growth.tail
+        self.artifact = grown_artifact(self.artifact, growth)
+        return self.artifact
+
+    def copy(self) -> Self:
+        """A version that grows by itself."""
+        return replace(self, parts=list(self.parts))
+
+
+def check_growth(newest: Artifact | None, growth: ArtifactGrowth) -> None:
+    """Raise `ArtifactMoved` unless *growth* was made for the *newest* version."""
+    if (
+        newest is None
+        or newest.version != growth.version
+        or newest.status is not ArtifactStatus.BUILDING
+        or newest.size != growth.size_before
+    ):
+        raise ArtifactMoved
 
 
 class ArtifactRows(Protocol):
@@ -87,27 +167,12 @@ class ArtifactRows(Protocol):
         """The versions, oldest first."""
         ...
 
-    async def newest(
-        self,
-        context_id: str,
-        *,
-        turn: int | None,
-        kind: ArtifactKind | None,
-        status: ArtifactStatus | None,
-        after: str,
-        limit: int | None,
-    ) -> list[Artifact]:
+    async def newest(self, context_id: str, **wanted: Unpack[Wanted]) -> list[Artifact]:
         """The newest version of each artifact, by id."""
         ...
 
     async def apply(self, context_id: str, change: ArtifactChange) -> Artifact:
-        """
-        Make a change outside of turns, in one commit. The context is created for a write.
-
-        Raises:
-            ArtifactMoved: It was made for another state; nothing was written.
-            ArtifactNotFound: There is nothing to delete.
-        """
+        """Make a change outside of turns, in one commit; see `BasicArtifactRows.apply`."""
         ...
 
     async def blob_with(self, sha256: str, size: int) -> str | None:

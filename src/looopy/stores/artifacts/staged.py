@@ -10,34 +10,25 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Unpack
 
-from looopy.stores.artifacts.rows import ArtifactRows, StoredPart, StoredVersion, placed_parts
+from looopy.stores.artifacts.rows import (
+    ArtifactRows,
+    StoredPart,
+    StoredVersion,
+    Version,
+    Wanted,
+    check_growth,
+    chosen,
+)
 from looopy.stores.records import (
     ArtifactChange,
     ArtifactDeletion,
-    ArtifactGrowth,
     ArtifactMoved,
     ArtifactWrite,
 )
-from looopy.stores.rules import grown_artifact, made_artifact, no_artifact
-from looopy.types.artifact import Artifact, ArtifactKind, ArtifactStatus
-from looopy.types.event import utc_now
-
-
-@dataclass(slots=True)
-class _Version:
-    """A version with a waiting change; `before`: how many of its parts are stored already."""
-
-    artifact: Artifact
-    text: str | None
-    tail: bytes
-    parts: list[StoredPart] = field(default_factory=list)
-    before: int = 0
-
-    @property
-    def row(self) -> StoredVersion:
-        """Its row, once it is committed."""
-        return StoredVersion(self.artifact, self.text, self.tail, self.before + len(self.parts))
+from looopy.stores.rules import no_artifact
+from looopy.types.artifact import Artifact, ArtifactStatus
 
 
 @dataclass(slots=True)
@@ -45,7 +36,7 @@ class _Artifact:
     """An artifact with waiting changes: its stored versions, and those that wait, by number."""
 
     stored: dict[int, Artifact]
-    own: dict[int, _Version] = field(default_factory=dict)
+    own: dict[int, Version] = field(default_factory=dict)
 
     def at(self, version: int) -> Artifact:
         """A version without its content."""
@@ -65,13 +56,7 @@ class StagedRows:
         self._changed: dict[tuple[str, str], _Artifact] = {}
 
     async def hold(self, context_id: str, change: ArtifactChange, *, turn: int) -> Artifact:
-        """
-        Keep a change.
-
-        Raises:
-            ArtifactMoved: It was made for another state.
-            ArtifactNotFound: There is no artifact to delete.
-        """
+        """Keep a change; `ArtifactMoved` and `ArtifactNotFound` as at a commit."""
         key = (context_id, change.artifact_id)
         if key not in self._changed:
             stored = await self._rows.all_versions(*key)
@@ -86,21 +71,15 @@ class StagedRows:
                 raise no_artifact(change.artifact_id)
             one.stored, one.own = {}, {}
             return newest
-        if (
-            newest is None
-            or newest.version != change.version
-            or newest.status is not ArtifactStatus.BUILDING
-            or newest.size != change.size_before
-        ):
-            raise ArtifactMoved
-        version = one.own.get(newest.version)
+        check_growth(newest, change)
+        version = one.own.get(change.version)
         if version is None:
             row = await self._rows.peek(context_id, change.artifact_id, change.version)
             if row is None:
                 raise ArtifactMoved
-            version = _Version(row.artifact, None, row.tail, before=row.part_count)
-            one.own[newest.version] = version
-        return _grow(version, change)
+            version = Version(row.artifact, None, row.tail, before=row.part_count)
+            one.own[change.version] = version
+        return version.grow(change)
 
     async def peek(
         self, context_id: str, artifact_id: str, version: int | None = None
@@ -162,30 +141,15 @@ class StagedRows:
             return await self._rows.all_versions(context_id, artifact_id)
         return one.versions
 
-    async def newest(
-        self,
-        context_id: str,
-        *,
-        turn: int | None,
-        kind: ArtifactKind | None,
-        status: ArtifactStatus | None,
-        after: str,
-        limit: int | None,
-    ) -> list[Artifact]:
+    async def newest(self, context_id: str, **wanted: Unpack[Wanted]) -> list[Artifact]:
         """The newest version of each."""
         changed = {name: one for (where, name), one in self._changed.items() if where == context_id}
-        most = None if limit is None else limit + len(changed)
-        stored = await self._rows.newest(
-            context_id, turn=turn, kind=kind, status=status, after=after, limit=most
-        )
+        most = None if wanted["limit"] is None else wanted["limit"] + len(changed)
+        more: Wanted = {**wanted, "limit": most}
+        stored = await self._rows.newest(context_id, **more)
         found = [one for one in stored if one.artifact_id not in changed]
-        for name, artifact in changed.items():
-            if name > after and artifact.versions:
-                newest = artifact.versions[-1]
-                fits = turn in (None, newest.turn) and status in (None, newest.status)
-                if fits and kind in (None, newest.kind):
-                    found.append(newest)
-        return sorted(found, key=lambda one: one.artifact_id)[:limit]
+        found += [one.versions[-1] for one in changed.values() if one.versions]
+        return chosen(sorted(found, key=lambda one: one.artifact_id), wanted)
 
     async def apply(self, context_id: str, change: ArtifactChange) -> Artifact:
         """Keep a change that was requested outside of turns."""
@@ -205,32 +169,18 @@ class StagedRows:
         }
         return [name for name in await self._rows.unnamed(names) if name not in ours]
 
-    def _own(self, context_id: str, artifact_id: str, version: int) -> _Version | None:
+    def _own(self, context_id: str, artifact_id: str, version: int) -> Version | None:
         one = self._changed.get((context_id, artifact_id))
         return None if one is None else one.own.get(version)
 
 
 def _write(one: _Artifact, newest: Artifact | None, write: ArtifactWrite, turn: int) -> Artifact:
-    number = 1
-    if newest is not None:
-        number = newest.version + 1
-        if newest.status is ArtifactStatus.BUILDING:
-            failed = replace(newest, status=ArtifactStatus.FAILED)
-            if newest.version in one.own:
-                one.own[newest.version].artifact = failed
-            else:
-                one.stored[newest.version] = failed
-    made = made_artifact(write, version=number, created_at=utc_now(), turn=turn)
-    stored, parts = write.stored, placed_parts(write)
-    if isinstance(stored, str):
-        one.own[number] = _Version(made, stored, b"", parts)
-    else:
-        one.own[number] = _Version(made, None, stored, parts)
-    return made
-
-
-def _grow(version: _Version, growth: ArtifactGrowth) -> Artifact:
-    version.parts += placed_parts(growth)
-    version.tail = growth.tail
-    version.artifact = grown_artifact(version.artifact, growth)
-    return version.artifact
+    if newest is not None and newest.status is ArtifactStatus.BUILDING:
+        failed = replace(newest, status=ArtifactStatus.FAILED)
+        if newest.version in one.own:
+            one.own[newest.version].artifact = failed
+        else:
+            one.stored[newest.version] = failed
+    made = Version.written(write, newest, turn)
+    one.own[made.artifact.version] = made
+    return made.artifact

@@ -7,15 +7,15 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from looopy._failpoints import reach
 from looopy.errors import Fenced, StoreConflict, StoreError, ValueRefused
 from looopy.stores.artifacts.changes import Changes, Prepared
 from looopy.stores.artifacts.parts import GRACE_S, LARGE, Parts, drop
-from looopy.stores.artifacts.requests import to_delete, to_open, to_save
+from looopy.stores.artifacts.requests import Described, to_delete, to_open, to_save
 from looopy.stores.artifacts.rows import ArtifactRows, StoredVersion
 from looopy.stores.base import ArtifactStore
 from looopy.stores.blobs.base import Blobs
@@ -71,22 +71,10 @@ class Artifacts(ArtifactStore):
         content: Content,
         *,
         kind: ArtifactKind | str | None = None,
-        media_type: str | None = None,
-        description: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        columns: Mapping[str, str] | None = None,
+        **described: Unpack[Described],
     ) -> Artifact:
         """Save the next version."""
-        request = to_save(
-            artifact_id,
-            content,
-            kind,
-            media_type,
-            description=description,
-            metadata=metadata,
-            columns=columns,
-        )
-        return await self.change(context_id, request)
+        return await self.change(context_id, to_save(artifact_id, content, kind, **described))
 
     async def open(
         self,
@@ -94,21 +82,10 @@ class Artifacts(ArtifactStore):
         artifact_id: str,
         *,
         kind: ArtifactKind | str = ArtifactKind.FILE,
-        media_type: str | None = None,
-        description: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        columns: Mapping[str, str] | None = None,
+        **described: Unpack[Described],
     ) -> Artifact:
         """Begin the next version."""
-        request = to_open(
-            artifact_id,
-            kind,
-            media_type,
-            description=description,
-            metadata=metadata,
-            columns=columns,
-        )
-        return await self.change(context_id, request)
+        return await self.change(context_id, to_open(artifact_id, kind, **described))
 
     async def append(
         self,
@@ -330,12 +307,7 @@ class Artifacts(ArtifactStore):
     async def _find(
         self, context_id: str, artifact_id: str, version: int | None
     ) -> StoredVersion:
-        """
-        A version to read, the newest complete one by default.
-
-        Raises:
-            ArtifactNotFound: There is none.
-        """
+        """A version to read, by default the newest complete one; or `ArtifactNotFound`."""
         check_version(version)
         found = None
         if is_artifact_id(artifact_id):

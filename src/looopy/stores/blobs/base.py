@@ -19,9 +19,7 @@ _NAME = r"([0-9a-f]{2})[0-9a-f]{62}-[0-9a-f]{16}"
 
 
 class Blobs(Protocol):
-    """
-    Keeps objects of up to 8 MiB under names from `new_name`. Any number of processes may share it.
-    """
+    """Keeps objects of up to 8 MiB under names from `new_name`, for any number of processes."""
 
     async def put(self, path: str, content: bytes | memoryview) -> None:
         """

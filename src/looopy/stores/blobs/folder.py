@@ -28,12 +28,7 @@ _NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
 class FolderBlobs:
-    """
-    Objects as files in *root*, which is made when the first one is written.
-
-    Args:
-        root: May itself be a symbolic link; nothing in it may be.
-    """
+    """Objects as files in *root*, made with the first; only *root* may be a symbolic link."""
 
     def __init__(self, root: Path) -> None:
         self._root = root

@@ -16,7 +16,7 @@ from datetime import datetime
 
 from looopy.errors import StoreUnavailable
 from looopy.stores import rules as names
-from looopy.stores.artifacts.rows import StoredPart, placed_parts
+from looopy.stores.artifacts.rows import Version, check_growth
 from looopy.stores.bells import Bells
 from looopy.stores.inner import InnerOf
 from looopy.stores.log import StoredEvent, StoredMessage
@@ -25,7 +25,6 @@ from looopy.stores.records import (
     ArtifactChange,
     ArtifactDeletion,
     ArtifactGrowth,
-    ArtifactMoved,
     ArtifactWrite,
     Claim,
     Claimed,
@@ -37,14 +36,9 @@ from looopy.stores.records import (
 )
 from looopy.stores.rows import events as rows
 from looopy.stores.rows.meta import from_us, to_us
-from looopy.stores.rules import (
-    check_context_id,
-    grown_artifact,
-    made_artifact,
-    no_artifact,
-    no_entry,
-)
+from looopy.stores.rules import WAIT, busy, check_context_id, no_artifact, no_context, no_entry
 from looopy.types.artifact import Artifact, ArtifactStatus
+from looopy.types.constructors import amended
 from looopy.types.event import utc_now
 from looopy.types.message import StopReason
 from looopy.types.ranges import Range, merged
@@ -59,16 +53,6 @@ class StoredEntry:
     actor_id: str | None
     created_us: int
     body: str
-
-
-@dataclass(slots=True)
-class MemoryVersion:
-    """A version of an artifact: `text` of a small data artifact; else `parts`, then `tail`."""
-
-    artifact: Artifact
-    text: str | None
-    tail: bytes
-    parts: list[StoredPart]
 
 
 @dataclass(slots=True)
@@ -118,7 +102,7 @@ class StoredContext:
     history: object = field(default_factory=object)
     parent: tuple[str, object, int] | None = None
     inner_of: InnerOf | None = None
-    artifacts: dict[str, list[MemoryVersion]] = field(default_factory=dict)
+    artifacts: dict[str, list[Version]] = field(default_factory=dict)
     inbox_last: int = 0
     cancel_turn: int | None = None
     inbox: dict[int, StoredEntry] = field(default_factory=dict)
@@ -160,12 +144,7 @@ class StoredContext:
         )
 
     def take_out(self, delivered: Sequence[int]) -> None:
-        """
-        Take entries out of the inbox: all of them or none.
-
-        Raises:
-            StoreConflict: One is not there.
-        """
+        """Take entries out of the inbox, all or none; `StoreConflict` if one is not there."""
         wanted = list(delivered)
         for number in wanted:
             if number not in self.inbox or wanted.count(number) > 1:
@@ -266,18 +245,12 @@ def append(
 
 
 def change_artifact(context: StoredContext, change: ArtifactChange) -> Artifact:
-    """
-    Do what a commit asks for, and return the version it is about.
-
-    Raises:
-        ArtifactMoved: The change was made for another state.
-        ArtifactNotFound: There is no artifact to delete.
-    """
+    """Do what a commit asks for, and return the version it is about; errors as a commit."""
     check_change(context, change)
     if isinstance(change, ArtifactDeletion):
         return context.artifacts.pop(change.artifact_id)[-1].artifact
     if isinstance(change, ArtifactGrowth):
-        return _grow_artifact(context.artifacts[change.artifact_id][-1], change)
+        return context.artifacts[change.artifact_id][-1].grow(change)
     return _save_artifact(context, change)
 
 
@@ -287,7 +260,7 @@ def change_artifacts(
     """As `change_artifact`, for several in order: all of them or none."""
     names = {change.artifact_id for change in changes}
     before = {
-        name: [replace(one, parts=list(one.parts)) for one in context.artifacts[name]]
+        name: [one.copy() for one in context.artifacts[name]]
         for name in names & context.artifacts.keys()
     }
     try:
@@ -304,41 +277,17 @@ def check_change(context: StoredContext | None, change: ArtifactChange) -> None:
     versions = context.artifacts.get(change.artifact_id) if context else None
     if isinstance(change, ArtifactDeletion) and not versions:
         raise no_artifact(change.artifact_id)
-    if not isinstance(change, ArtifactGrowth):
-        return
-    newest = versions[-1].artifact if versions else None
-    if (
-        newest is None
-        or newest.version != change.version
-        or newest.status is not ArtifactStatus.BUILDING
-        or newest.size != change.size_before
-    ):
-        raise ArtifactMoved
+    if isinstance(change, ArtifactGrowth):
+        check_growth(versions[-1].artifact if versions else None, change)
 
 
 def _save_artifact(context: StoredContext, write: ArtifactWrite) -> Artifact:
     versions = context.artifacts.setdefault(write.artifact_id, [])
     if versions and (old := versions[-1]).artifact.status is ArtifactStatus.BUILDING:
         old.artifact = replace(old.artifact, status=ArtifactStatus.FAILED)
-    artifact = made_artifact(
-        write,
-        version=versions[-1].artifact.version + 1 if versions else 1,
-        created_at=utc_now(),
-        turn=context.turn_count,
-    )
-    stored, parts = write.stored, placed_parts(write)
-    if isinstance(stored, str):
-        versions.append(MemoryVersion(artifact, stored, b"", parts))
-    else:
-        versions.append(MemoryVersion(artifact, None, stored, parts))
-    return artifact
-
-
-def _grow_artifact(version: MemoryVersion, growth: ArtifactGrowth) -> Artifact:
-    version.parts += placed_parts(growth)
-    version.tail = growth.tail
-    version.artifact = grown_artifact(version.artifact, growth)
-    return version.artifact
+    newest = versions[-1].artifact if versions else None
+    versions.append(Version.written(write, newest, context.turn_count))
+    return versions[-1].artifact
 
 
 def insert_messages(context: StoredContext, encoded: rows.Rows, turn: int) -> None:
@@ -363,7 +312,7 @@ def close_turn(context: StoredContext, closing: rows.TurnClosing, done: Committe
     turn = context.open_turn
     if turn is None:
         raise ValueError("no turn is open")
-    context.turns[turn - 1] = replace(
+    context.turns[turn - 1] = amended(
         context.turns[turn - 1],
         outcome=Outcome(closing.outcome),
         stop_reason=StopReason(closing.stop_reason),
@@ -377,9 +326,7 @@ def close_turn(context: StoredContext, closing: rows.TurnClosing, done: Committe
 
 
 def interrupt(context: StoredContext) -> None:
-    """
-    End the open turn as interrupted, without results for its open calls: they are hidden next.
-    """
+    """End the open turn as interrupted, with no results for open calls: they are hidden next."""
     context.last_seq += 1
     closing = rows.TurnClosing(
         0,
@@ -447,6 +394,15 @@ class MemoryStore:
             and one.inner_of is not None
             and one.inner_of.context_id == context_id
         )
+
+    def _between_turns(self, context_id: str) -> StoredContext:
+        """A context in which no turn is open."""
+        context = self._get(context_id)
+        if context is None:
+            raise no_context(context_id)
+        if context.open_turn is not None:
+            raise busy(context.open_turn, WAIT)
+        return context
 
     def _ring(self, context_id: str, *, inbox: bool = False) -> None:
         self.backend.bells.ring(self.tenant, context_id, inbox=inbox)

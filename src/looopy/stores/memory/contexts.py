@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Unpack
 
 from looopy.stores.base import ContextIndex
 from looopy.stores.inner import InnerOf, check_link
@@ -16,7 +17,7 @@ from looopy.stores.memory.restore import restored_context, snapshot_of
 from looopy.stores.records import ContextRecord
 from looopy.stores.rows.meta import to_us
 from looopy.stores.rules import fenced, no_context
-from looopy.stores.search import SearchPage
+from looopy.stores.search import Conditions, SearchPage
 from looopy.stores.snapshot import ContextSnapshot, RestoredContext, exists_already
 from looopy.types.event import AgentEvent
 
@@ -34,21 +35,11 @@ class InMemoryContextIndex(InMemoryErasures, Lister, ContextIndex):
         found.sort(key=lambda one: (one[0], one[1].context_id), reverse=True)
         return found[: wanted.limit + 1]
 
-    async def search(
-        self,
-        query: str,
-        *,
-        context_id: str | None = None,
-        owner: str | None = None,
-        after: str | None = None,
-        limit: int = 20,
-    ) -> SearchPage:
+    async def search(self, query: str, **conditions: Unpack[Conditions]) -> SearchPage:
         from looopy.stores.memory.search import InMemorySearcher  # a turn needs none of it
 
         searcher = InMemorySearcher(self.backend, self.tenant)
-        return await searcher.search(
-            query, context_id=context_id, owner=owner, after=after, limit=limit
-        )
+        return await searcher.search(query, **conditions)
 
     async def tag(
         self, context_id: str, *, add: Sequence[str] = (), remove: Sequence[str] = ()

@@ -30,7 +30,6 @@ class InMemoryErasures(MemoryStore, Erasures):
     """See `ErasureRows`."""
 
     async def erase_rows(self, context_id: str, terms: Terms) -> Gone | None:
-        """Erase a context."""
         context = self._get(context_id)
         if context is None or terms.owner not in (None, context.owner_actor):
             return None
@@ -51,35 +50,29 @@ class InMemoryErasures(MemoryStore, Erasures):
         """Nothing: it is gone at once."""
 
     async def remove_blobs(self, names: Collection[str]) -> int:  # noqa: ARG002 - there are none
-        """Nothing: parts lie in the context."""
         return 0
 
     async def counts_of(self, context_id: str) -> Counter[str] | None:
-        """How much of each kind there is."""
         context = self._get(context_id)
         return None if context is None else _counts(context)
 
     async def candidate(self, context_id: str) -> Candidate | None:
-        """One context."""
         context = self._get(context_id)
         return None if context is None else _candidate(context_id, context)
 
     async def candidates(self, *, after: str, limit: int) -> list[Candidate]:
-        """Some contexts."""
         theirs = sorted(c for t, c in self.backend.contexts if t == self.tenant and c > after)
         return [
             _candidate(name, self.backend.contexts[self.tenant, name]) for name in theirs[:limit]
         ]
 
     async def inner_of(self, context_id: str) -> list[Candidate]:
-        """The contexts that work for it."""
         contexts = self.backend.contexts
         return [
             _candidate(name, contexts[self.tenant, name]) for name in self._inner(context_id)
         ]
 
     async def spoke_in(self, actor_id: str, *, after: str, last: str) -> set[str]:
-        """The contexts with a turn or a message of theirs."""
         return {
             name
             for (tenant, name), context in self.backend.contexts.items()
@@ -92,7 +85,6 @@ class InMemoryErasures(MemoryStore, Erasures):
         }
 
     async def redact(self, context_id: str, actor_id: str, *, force: bool) -> Redacted | None:
-        """Take what an actor said out of their turns."""
         context = self._get(context_id)
         if context is None or context.owner_actor == actor_id:
             return None
@@ -110,14 +102,12 @@ class InMemoryErasures(MemoryStore, Erasures):
         return done._replace(inbox=len(waiting))
 
     async def end_redaction(self, context_id: str, turns: Sequence[int]) -> None:
-        """Forget whose they were."""
         if (context := self._get(context_id)) is not None:
             context.turns = [
                 replace(one, actor_id=None) if one.turn in turns else one for one in context.turns
             ]
 
     async def backups(self, *, remove: bool) -> Sequence[Path]:  # noqa: ARG002 - as above
-        """None: there are no files."""
         return ()
 
     async def scrub(self) -> None:

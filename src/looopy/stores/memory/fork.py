@@ -7,14 +7,13 @@ from __future__ import annotations
 import json
 from bisect import bisect_right
 from collections import ChainMap
-from dataclasses import replace
 from operator import attrgetter
 
 from looopy.stores import rules as names
+from looopy.stores.artifacts.rows import Version
 from looopy.stores.log import StoredMessage
 from looopy.stores.memory.context import (
     MemoryStore,
-    MemoryVersion,
     StoredContext,
     append,
     context_record,
@@ -39,7 +38,7 @@ from looopy.stores.past import (
 )
 from looopy.stores.records import ContextRecord, TurnRecord
 from looopy.stores.rows import events as rows
-from looopy.stores.rules import WAIT, busy, check_context_id, no_context
+from looopy.stores.rules import check_context_id, no_context
 from looopy.types.artifact import ArtifactStatus
 from looopy.types.event import HistoryRewound, utc_now
 from looopy.types.ranges import Range, merged, shown
@@ -127,14 +126,6 @@ class InMemoryForks(MemoryStore):
         forks.sort(key=lambda one: one.context_id or "")
         return Lineage(parent=parent, forks=tuple(forks))
 
-    def _between_turns(self, context_id: str) -> StoredContext:
-        context = self._get(context_id)
-        if context is None:
-            raise no_context(context_id)
-        if context.open_turn is not None:
-            raise busy(context.open_turn, WAIT)
-        return context
-
     def _rewound(
         self, context_id: str, context: StoredContext, covers: Range, turn: int, *, undone: bool
     ) -> tuple[int, HistoryRewound]:
@@ -192,11 +183,11 @@ def _fork(name: str, parent: StoredContext, cut: Cut, at: int | None) -> StoredC
     )
 
 
-def _version(one: MemoryVersion) -> MemoryVersion:
+def _version(one: Version) -> Version:
     """The same version, or a copy of one that may still grow."""
     if one.artifact.status is not ArtifactStatus.BUILDING:
         return one
-    return replace(one, parts=list(one.parts))
+    return one.copy()
 
 
 def _cut(context: StoredContext, at: int | None) -> Cut:

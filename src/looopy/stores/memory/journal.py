@@ -38,15 +38,16 @@ from looopy.stores.rows import events as rows
 from looopy.stores.rows.meta import to_us
 from looopy.stores.rules import (
     MAY_FORCE,
-    WAIT,
     busy,
     can_name,
     check_context_id,
     check_post,
+    entry_kind,
     fenced,
     moved_on,
     no_context,
 )
+from looopy.types.constructors import amended
 from looopy.types.event import AgentEvent, Compaction, HistoryCleared, utc_now
 from looopy.types.message import UserMessage
 from looopy.types.storable import (
@@ -96,7 +97,7 @@ class InMemoryJournal(InMemoryForks, Journal):
             context.holder = None
         context.last_activity = utc_now()
         self._ring(commit.context_id, inbox=closing or commit.release)
-        return replace(done, artifact=artifact, inbox=context.inbox_head)
+        return amended(done, artifact=artifact, inbox=context.inbox_head)
 
     async def clear(self, context_id: str, *, force: bool = False) -> int:
         context = self._get(context_id)
@@ -129,11 +130,7 @@ class InMemoryJournal(InMemoryForks, Journal):
         return context.epoch
 
     async def compact(self, context_id: str, compaction: NewSummary) -> tuple[int, Compaction]:
-        context = self._get(context_id)
-        if context is None:
-            raise no_context(context_id)
-        if context.open_turn is not None:
-            raise busy(context.open_turn, WAIT)
+        context = self._between_turns(context_id)
         if context.epoch != compaction.epoch:
             raise moved_on(compaction.epoch, context.epoch)
         made = compaction.events(
@@ -197,6 +194,7 @@ class InMemoryJournal(InMemoryForks, Journal):
     ) -> int:
         check_context_id(context_id)
         check_turn(expected_turn, "/expected_turn")
+        kind = entry_kind(kind)
         body = rows.entry_body(message, actor_id)
         found = self._get(context_id)
         turn = found.open_turn if found else None
@@ -232,6 +230,7 @@ class InMemoryJournal(InMemoryForks, Journal):
         self, context_id: str, kind: EntryKind | None = None, *, actor_id: str | None = None
     ) -> int:
         check_actor(actor_id)
+        kind = None if kind is None else entry_kind(kind)
         context = self._get(context_id)
         if context is None:
             return 0

@@ -52,8 +52,8 @@ async def read_log(
     events = context.events[first : first + most]
     upto, brief = sys.maxsize, most_bytes is not None
     if most_bytes is not None:
-        fits = fitting((len(m.body) for m in messages), most_bytes)
-        more = fitting((len(e.body) for e in events), most_bytes)
+        fits = fitting((len(m.body.encode()) for m in messages), most_bytes)
+        more = fitting((len(e.body.encode()) for e in events), most_bytes)
         ends = [rows[n - 1].seq for rows, n in ((messages, fits), (events, more)) if n < len(rows)]
         upto = min(ends, default=upto)
         messages, events = messages[:fits], events[:more]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from looopy.stores import rules as names
 from looopy.stores.artifacts.parts import INLINE_BYTES, stored_parts
+from looopy.stores.artifacts.rows import Version
 from looopy.stores.memory.context import (
-    MemoryVersion,
     StoredContext,
     StoredEntry,
     context_record,
@@ -77,12 +77,12 @@ def restored_context(given: RestoredContext) -> StoredContext:
     return context
 
 
-def _version(version: RestoredVersion) -> MemoryVersion:
+def _version(version: RestoredVersion) -> Version:
     one = version.artifact
     if one.kind is ArtifactKind.DATA and one.size <= INLINE_BYTES:
-        return MemoryVersion(one, b"".join(version.content(0)).decode(), b"", [])
+        return Version(one, b"".join(version.content(0)).decode(), b"")
     is_rows = one.kind is ArtifactKind.DATASET
-    made = MemoryVersion(one, None, b"", [])
+    made = Version(one, None, b"")
     for part, tail in stored_parts(version.content(0), is_rows=is_rows):
         if part is None:
             made.tail = tail

@@ -36,6 +36,9 @@ from looopy.stores.rules import (
     busy,
     check_claim,
     check_context_id,
+    check_lease,
+    check_place_in_line,
+    check_ttl,
     key_used,
     line_busy,
     metadata_changed,
@@ -221,6 +224,7 @@ class InMemoryStateStore(MemoryStore, StateStore):
         return claimed
 
     async def renew(self, context_id: str, epoch: int, ttl_s: float) -> bool:
+        check_lease(epoch, ttl_s)
         context = self._get(context_id)
         if context is None or context.epoch != epoch or context.holder is None:
             return False
@@ -228,6 +232,7 @@ class InMemoryStateStore(MemoryStore, StateStore):
         return True
 
     async def release(self, context_id: str, epoch: int) -> None:
+        check_lease(epoch)
         context = self._get(context_id)
         if context is not None and context.epoch == epoch:
             context.holder = None
@@ -236,6 +241,7 @@ class InMemoryStateStore(MemoryStore, StateStore):
     # --- the line ---
 
     async def join_line(self, context_id: str, holder: str, ttl_s: float) -> int:
+        check_ttl(ttl_s)
         context = self.backend.make(self.tenant, context_id)
         context.places = {ticket: p for ticket, p in context.places.items() if p.alive}
         context.last_ticket += 1
@@ -244,6 +250,7 @@ class InMemoryStateStore(MemoryStore, StateStore):
         return context.last_ticket
 
     async def keep_place(self, context_id: str, ticket: int, ttl_s: float) -> bool:
+        check_place_in_line(ticket, ttl_s)
         context = self._get(context_id)
         place = context.places.get(ticket) if context else None
         if place is None:
@@ -252,6 +259,7 @@ class InMemoryStateStore(MemoryStore, StateStore):
         return True
 
     async def leave_line(self, context_id: str, ticket: int) -> None:
+        check_place_in_line(ticket)
         context = self._get(context_id)
         if context is not None and context.places.pop(ticket, None) is not None:
             self._ring(context_id, inbox=True)

@@ -109,9 +109,7 @@ class EventRow(NamedTuple):
 
 
 class TurnOpening(NamedTuple):
-    """
-    `turn_start`: what the turn's row begins with. `user_offset`: which first message is the user's.
-    """
+    """The beginning of a turn's row, of `turn_start`; `user_offset`: the user's first message."""
 
     continues: int | None
     started_us: int
@@ -357,12 +355,7 @@ def is_stored(kind: str) -> bool:
 
 
 def check_body(kind: str, body: Mapping[str, Any]) -> None:
-    """
-    Refuse JSON that is not the body of an event of this *kind*, written by `event_body`.
-
-    Raises:
-        ValueRefused: It would be read as something else.
-    """
+    """Raise `ValueRefused` for JSON that `event_body` would not write for an event of *kind*."""
     try:
         found = event_body(_DECODERS[kind](body, {"context_id": ""}, None))
     except Exception as error:
@@ -435,12 +428,7 @@ def started_call(body: str) -> str:
 
 
 def entry_body(message: UserMessage, actor_id: str | None) -> str:
-    """
-    The text of a message that waits in an inbox.
-
-    Raises:
-        ValueRefused: It, or who sends it, cannot be stored; `path` is a pointer into the message.
-    """
+    """The text of a message that waits in an inbox; `ValueRefused` has a path into the message."""
     check_actor(actor_id)
     return message_text(message)
 
@@ -480,12 +468,7 @@ def _read_usage(data: Any) -> Usage:
 
 
 def decode_object(text: str, what: str) -> dict[str, Any]:
-    """
-    The JSON object in a column's text; an empty one if the text is damaged.
-
-    Args:
-        what: Name of the content, for the log.
-    """
+    """The JSON object in a column's text, {} if it is damaged; *what* names it in the log."""
     try:
         found = json.loads(text)
         if isinstance(found, dict):

@@ -44,6 +44,9 @@ _STOPS = {reason: f',"stop_reason":"{reason.value}"' for reason in StopReason}
 _WITHIN_MESSAGE, _WITHIN_BLOCK = 2, 4
 
 
+_written: tuple[Usage, str] = NO_USAGE, "{}"  # the newest; it cannot be changed
+
+
 class _Unusual(Exception):
     """A shape that is left to the general way. Never leaves this module."""
 
@@ -72,12 +75,7 @@ def message_text(message: Message, path: str = "") -> str:
 
 
 def usage_text(usage: Usage) -> str:
-    """
-    The compact JSON of *usage*.
-
-    Raises:
-        ValueRefused: It cannot be stored.
-    """
+    """The compact JSON of *usage*; `ValueRefused` if it cannot be stored."""
     try:
         return _usage(usage)
     except (_Unusual, AttributeError):
@@ -86,12 +84,7 @@ def usage_text(usage: Usage) -> str:
 
 
 def quoted(text: str, path: str = "") -> str:
-    """
-    *text* as a JSON string.
-
-    Raises:
-        ValueRefused: It cannot be stored; the error names *path*.
-    """
+    """*text* as a JSON string; `ValueRefused` at *path* if it cannot be stored."""
     if type(text) is str:
         found: str = _quote(text)
         if _is_kept(found):
@@ -202,8 +195,12 @@ def _signed(name: str, value: str | None) -> str:
 
 
 def _usage(usage: Usage) -> str:
+    global _written  # noqa: PLW0603 - one is written with an answer and with its turn
     if usage is NO_USAGE:
         return "{}"
+    newest, text = _written  # in one step: threads write, too
+    if usage is newest:
+        return text
     parts = _numbers(usage, TOKENS)
     cost = usage.cost
     if cost is None:
@@ -213,7 +210,9 @@ def _usage(usage: Usage) -> str:
             raise _Unusual
         if dollars := _numbers(cost, DOLLARS):
             parts.append(f'"cost":{{{",".join(dollars)}}}')
-    return f"{{{','.join(parts)}}}"
+    text = f"{{{','.join(parts)}}}"
+    _written = usage, text
+    return text
 
 
 def _numbers(of: Usage | Cost, names: Sequence[str]) -> list[str]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
 from looopy.errors import StoreError
 from looopy.stores.artifacts.parts import drop
-from looopy.stores.artifacts.rows import StoredPart, StoredVersion
+from looopy.stores.artifacts.rows import StoredPart, StoredVersion, Wanted, chosen
 from looopy.stores.artifacts.store import Artifacts
 from looopy.stores.log import read_rows
 from looopy.stores.records import ArtifactChange, ArtifactWrite
@@ -20,7 +20,7 @@ from looopy.stores.sql.head import peek
 from looopy.stores.sql.inherited import find_inherited, newest_of_all, versions_of
 from looopy.stores.sql.store import NO_LIMIT, SQLStore, bounded, one_step
 from looopy.stores.sql.turns import stored_artifact
-from looopy.types.artifact import Artifact, ArtifactKind, ArtifactStatus
+from looopy.types.artifact import Artifact
 
 _COLUMNS = 13
 
@@ -40,7 +40,6 @@ class SQLArtifactRows(SQLStore):
     async def peek(
         self, context_id: str, artifact_id: str, version: int | None = None
     ) -> StoredVersion | None:
-        """The row of a version."""
         low, high = (1, NO_LIMIT) if version is None else (bounded(version), bounded(version))
         found = await self._ask(
             s.PEEK_ARTIFACT, context_id, artifact=artifact_id, low=low, high=high
@@ -50,7 +49,6 @@ class SQLArtifactRows(SQLStore):
         return _version(*found[0]) if found else None
 
     async def complete_one(self, context_id: str, artifact_id: str) -> StoredVersion | None:
-        """The row of the newest complete version."""
         found = await self._ask(s.PEEK_COMPLETE, context_id, artifact=artifact_id)
         if not found:
             found = await self._inherited(context_id, artifact_id, complete=True)
@@ -59,7 +57,6 @@ class SQLArtifactRows(SQLStore):
     async def parts(
         self, context_id: str, artifact_id: str, version: int, *, after: int, limit: int
     ) -> list[StoredPart]:
-        """Parts, in order."""
         place = {"artifact": artifact_id, "version": version}
         which = {**place, "after": after, "limit": limit}
         found = await self._ask(s.LIST_PARTS, context_id, **which)
@@ -70,7 +67,6 @@ class SQLArtifactRows(SQLStore):
     async def part_at(
         self, context_id: str, artifact_id: str, version: int, *, start: int = 0, row: int = 0
     ) -> int:
-        """The number of the last part that begins there, or before."""
         place = {"artifact": artifact_id, "version": version}
         which = {**place, "start": bounded(start or None), "row": bounded(row or None)}
         found = await self._ask(s.PART_AT, context_id, **which)
@@ -79,7 +75,6 @@ class SQLArtifactRows(SQLStore):
         return int(found[0][0] or 1) if found else 1
 
     async def all_versions(self, context_id: str, artifact_id: str) -> list[Artifact]:
-        """The versions, oldest first."""
         found = await self._ask(s.LIST_VERSIONS, context_id, artifact=artifact_id)
         own = [stored_artifact(row, newest=bool(row[_COLUMNS])) for row in found]
         if own and own[0].version == 1:
@@ -88,37 +83,20 @@ class SQLArtifactRows(SQLStore):
         first = own[0].version if own else NO_LIMIT
         return [*(one for (one,) in others if one.version < first), *own]
 
-    async def newest(
-        self,
-        context_id: str,
-        *,
-        turn: int | None,
-        kind: ArtifactKind | None,
-        status: ArtifactStatus | None,
-        after: str,
-        limit: int | None,
-    ) -> list[Artifact]:
-        """The newest version of each."""
+    async def newest(self, context_id: str, **wanted: Unpack[Wanted]) -> list[Artifact]:
         found = await self._ask(
             s.LIST_ARTIFACTS,
             context_id,
-            turn=None if turn is None else bounded(turn),
-            kind=None if kind is None else kind.value,
-            status=None if status is None else status.value,
-            after_artifact=after,
-            limit=bounded(limit),
+            turn=None if wanted["turn"] is None else bounded(wanted["turn"]),
+            kind=wanted["kind"] and wanted["kind"].value,
+            status=wanted["status"] and wanted["status"].value,
+            after_artifact=wanted["after"],
+            limit=bounded(wanted["limit"]),
         )
-        if found or limit == 0:
+        if found or wanted["limit"] == 0:
             return await read_rows(found, stored_artifact)
-        others = await self._look(partial(_all_newest, after=after), context_id)
-        wanted = [
-            one
-            for (one,) in others
-            if turn in (None, one.turn)
-            and kind in (None, one.kind)
-            and status in (None, one.status)
-        ]
-        return wanted[:limit]
+        others = await self._look(partial(_all_newest, after=wanted["after"]), context_id)
+        return chosen((one for (one,) in others), wanted)
 
     async def _inherited(
         self,
@@ -151,7 +129,6 @@ class SQLArtifactRows(SQLStore):
         return await self._look(work, context_id)
 
     async def apply(self, context_id: str, change: ArtifactChange) -> Artifact:
-        """Make a change outside of turns."""
         key = self.params(context_id)
 
         def work() -> Steps[Artifact]:
@@ -165,14 +142,12 @@ class SQLArtifactRows(SQLStore):
         return await self.write(work, context_id)
 
     async def blob_with(self, sha256: str, size: int) -> str | None:
-        """The name of a blob with this content."""
         params = {"tenant": self.tenant, "sha256": sha256, "size": size}
         query = Query(s.FIND_BLOB, params, alone=True)
         found = await self.backend.run(partial(one_step, query), write=False)
         return str(found[0][0]) if found else None
 
     async def unnamed(self, names: Sequence[str]) -> list[str]:
-        """Those that no row has."""
 
         def work() -> Steps[list[str]]:
             gone = []

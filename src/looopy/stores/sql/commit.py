@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from looopy.stores import rules as names
-from looopy.stores.artifacts.rows import placed_parts
+from looopy.stores.artifacts.rows import StoredPart, placed_parts
 from looopy.stores.past import decode_past
 from looopy.stores.records import (
     ArtifactChange,
@@ -77,12 +77,7 @@ class ClaimRows(NamedTuple):
 
 
 def encode_claim(key: Mapping[str, Any], claim: Claim) -> ClaimRows:
-    """
-    Serialise what a claim stores.
-
-    Raises:
-        ValueRefused: A value cannot be stored faithfully.
-    """
+    """Serialise what a claim stores; `ValueRefused` if a value cannot be stored faithfully."""
     encoded = rows.encode(claim.events)
     check_claim(claim)
     params = {
@@ -145,7 +140,7 @@ def claim_steps(given: ClaimRows) -> Steps[Claimed]:
             raise key_used()
     if claim.delivered:
         yield from _take_entries(given.params, claim.delivered)
-    yield from _insert(given.params, turn, encoded, claimed, None)
+    yield from insert_rows(given.params, turn, encoded, claimed, None)
     return claimed
 
 
@@ -203,12 +198,7 @@ class CommitRows(NamedTuple):
 
 
 def encode_commit(key: Mapping[str, Any], commit: Commit) -> CommitRows:
-    """
-    Serialise what a commit stores.
-
-    Raises:
-        ValueRefused: A value cannot be stored faithfully.
-    """
+    """Serialise what a commit stores; `ValueRefused` if a value cannot be stored faithfully."""
     encoded = rows.encode(commit.events)
     params = {
         **key,
@@ -253,7 +243,7 @@ def commit_steps(given: CommitRows) -> Steps[Committed]:
             one = yield from change_artifact(given.params, change)
             changed.append(one)
         encoded = rows.with_artifacts(encoded, changed)
-    yield from _insert(given.params, commit.turn, encoded, done, commit.assistant_position)
+    yield from insert_rows(given.params, commit.turn, encoded, done, commit.assistant_position)
     if (closing := encoded.closing) is not None:
         end_seq = done.first_seq + closing.seq_offset
         yield from _close_turn(given.params, commit.turn, closing, end_seq, last_position)
@@ -261,13 +251,7 @@ def commit_steps(given: CommitRows) -> Steps[Committed]:
 
 
 def change_artifact(key: Mapping[str, Any], change: ArtifactChange) -> Steps[Artifact]:
-    """
-    Do what a commit asks for, and return the version it is about.
-
-    Raises:
-        ArtifactMoved: The change was made for another state.
-        ArtifactNotFound: There is no artifact to delete.
-    """
+    """Do what a commit asks for, and return the version it is about; errors as a commit."""
     if isinstance(change, ArtifactDeletion):
         return (yield from _delete_artifact(key, change))
     if isinstance(change, ArtifactGrowth):
@@ -276,12 +260,7 @@ def change_artifact(key: Mapping[str, Any], change: ArtifactChange) -> Steps[Art
 
 
 def _save_artifact(key: Mapping[str, Any], write: ArtifactWrite) -> Steps[Artifact]:
-    """
-    Save the next version.
-
-    Raises:
-        ContextNotFound: There is no such context.
-    """
+    """Save the next version; `ContextNotFound` without a context."""
     is_text = isinstance(write.stored, str)
     unversioned = made_artifact(write, version=0, created_at=utc_now(), turn=0)
     params = {
@@ -339,12 +318,7 @@ def _grow_artifact(key: Mapping[str, Any], growth: ArtifactGrowth) -> Steps[Arti
 def add_parts(
     params: Mapping[str, Any], change: ArtifactWrite | ArtifactGrowth
 ) -> Steps[None]:
-    """
-    Add the rows of the new parts.
-
-    Raises:
-        ArtifactMoved: A blob may have been removed before these rows are there.
-    """
+    """Add the rows of the new parts; `ArtifactMoved` if a blob may go before they are there."""
     base = {name: params[name] for name in ("tenant", "context", "artifact", "version")}
     for part, row in zip(change.parts, placed_parts(change), strict=True):
         if time.monotonic() > part.expires:
@@ -352,37 +326,27 @@ def add_parts(
         named = {"tenant": base["tenant"], "sha256": row.sha256, "blob": row.blob}
         if part.shared and not (yield Query(s.HOLD_BLOB, named)):
             raise ArtifactMoved
-        yield Query(
-            s.ADD_PART,
-            {
-                **base,
-                "part": row.part,
-                "start": row.start,
-                "size": row.size,
-                "sha256": row.sha256,
-                "first_row": row.first_row,
-                "row_count": row.rows,
-                "blob": row.blob,
-                "bytes": row.data,
-            },
-        )
+        yield add_part(base, row)
+
+
+def add_part(version: Mapping[str, Any], part: StoredPart) -> Query:
+    """Add the row of a part to a version, which its four keys name."""
+    columns = part._asdict()
+    columns |= {"row_count": columns.pop("rows"), "bytes": columns.pop("data")}
+    return Query(s.ADD_PART, {**version, **columns})
 
 
 def _delete_artifact(key: Mapping[str, Any], change: ArtifactDeletion) -> Steps[Artifact]:
-    """
-    Remove all versions of an artifact, and return the newest.
-
-    Raises:
-        ArtifactNotFound: The context has no artifact of this id.
-    """
+    """Remove all versions of an artifact, and return the newest; or `ArtifactNotFound`."""
     artifact_id = change.artifact_id
     named = {**key, "artifact": artifact_id}
     head = yield from peek(key)
     gone = yield from leave_artifact(key, head, artifact_id)
+    freed: list[str] = []
     # A ghost may go together with its last fork.
     for source in (key["context"], *sorted((yield from ghosts_of(key, head)))):
         blobs = yield Query(s.BLOBS_OF_ARTIFACT, {**named, "context": source})
-        change.freed.extend(str(name) for (name,) in blobs)
+        freed += (str(name) for (name,) in blobs)
     gone += map(stored_artifact, (yield Query(s.DELETE_ARTIFACT, named)))
     yield Query(s.DELETE_PARTS, named)
     if head is not None and head.past is not None:
@@ -390,6 +354,7 @@ def _delete_artifact(key: Mapping[str, Any], change: ArtifactDeletion) -> Steps[
         gone += yield from hide_inherited(key, head, artifact_id)
     if not gone:
         raise no_artifact(artifact_id)
+    change.freed[:] = freed  # of this try alone
     return max(gone, key=lambda artifact: artifact.version)
 
 
@@ -410,13 +375,14 @@ def _close_turn(
         raise ValueError(f"turn {turn} is not open")
 
 
-def _insert(
+def insert_rows(
     key: Mapping[str, Any],
     turn: int,
     encoded: rows.Rows,
     numbers: Claimed | Committed,
     assistant_position: int | None,
 ) -> Steps[None]:
+    """Add messages and events under their *numbers*."""
     base = {"tenant": key["tenant"], "context": key["context"], "turn": turn}
     for message in encoded.messages:
         params = {
@@ -450,6 +416,16 @@ def _insert(
 # --- outside a turn ---
 
 
+def between_turns(key: Mapping[str, Any]) -> Steps[Head]:
+    """Lock a context in which no turn is open; or `ContextNotFound`, or `AgentBusy`."""
+    head = yield from peek(key, lock=True)
+    if head is None:
+        raise no_context(key["context"])
+    if head.open_turn is not None:
+        raise busy(head.open_turn, WAIT)
+    return head
+
+
 def append_steps(key: Mapping[str, Any], encoded: rows.Rows) -> Steps[int]:
     """Add messages while no turn is open; see `MessageStore.append`."""
     if not encoded.messages:
@@ -469,7 +445,7 @@ def append_steps(key: Mapping[str, Any], encoded: rows.Rows) -> Steps[int]:
         first_seq=last_seq - encoded.seqs + 1,
         first_position=last_position - len(encoded.messages) + 1,
     )
-    yield from _insert(key, turn, encoded, numbers, None)
+    yield from insert_rows(key, turn, encoded, numbers, None)
     yield Query(s.UNINDEX, key)
     return last_position
 
@@ -478,11 +454,7 @@ def compact_steps(
     key: Mapping[str, Any], context_id: str, new: NewSummary
 ) -> Steps[tuple[int, Compaction]]:
     """Append a summary between two turns; see `Journal.compact`."""
-    head = yield from peek(key, lock=True)
-    if head is None:
-        raise no_context(context_id)
-    if head.open_turn is not None:
-        raise busy(head.open_turn, WAIT)
+    head = yield from between_turns(key)
     if head.epoch != new.epoch:
         raise moved_on(new.epoch, head.epoch)
     made = new.events(
@@ -495,7 +467,7 @@ def compact_steps(
     encoded = rows.encode(made)
     position = head.last_position + 1
     numbers = Committed(first_seq=head.last_seq + 1, first_position=position)
-    yield from _insert(key, head.turn_count, encoded, numbers, None)
+    yield from insert_rows(key, head.turn_count, encoded, numbers, None)
     state = rows.state_with_summary(head.state, position, new)
     seq = head.last_seq + encoded.seqs
     params = {**key, "seq": seq, "position": position, "state": state}
@@ -513,10 +485,13 @@ def interrupt_turn(key: Mapping[str, Any], head: Head, seq: int) -> Steps[None]:
 
 
 def clear_steps(
-    key: Mapping[str, Any], context_id: str, *, force: bool
+    key: Mapping[str, Any], context_id: str, *, force: bool, blobs: bool
 ) -> Steps[tuple[int, list[str]]]:
     """
     Hide the history and fence the current owner; see `Journal.clear`.
+
+    Args:
+        blobs: True if large parts of artifacts are outside of the database.
 
     Returns:
         The new epoch, and the names of the blobs that may be free now.
@@ -532,13 +507,13 @@ def clear_steps(
         yield from interrupt_turn(key, head, seq)
         seq += 1
     ghosts = yield from ghosts_of(key, head, lock=True)
-    freed = yield from blobs_named(key, ghosts)
+    freed = (yield from blobs_named(key, ghosts)) if blobs else []
     yield from leave_to_forks(key)
     yield from own_turns(key, head)
     covers = (head.visible_from, head.last_position)
     encoded = rows.encode([HistoryCleared(context_id=context_id, covers=covers)])
     numbers = Committed(first_seq=seq, first_position=0)
-    yield from _insert(key, head.turn_count, encoded, numbers, None)
+    yield from insert_rows(key, head.turn_count, encoded, numbers, None)
     yield Query(s.FORGET_MESSAGES, key)
     yield Query(s.FORGET_WORDS, key)
     yield Query(s.FORGET_EVENTS, {**key, "seq": seq})

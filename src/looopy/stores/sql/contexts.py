@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
 from looopy.stores.base import ContextIndex
 from looopy.stores.inner import InnerOf, check_link
 from looopy.stores.listing import Lister, Listing, check_tags, facts, labels, new_tags
-from looopy.stores.log import LogPage, check_page, events_of, off_loop, read_rows
+from looopy.stores.log import check_page, events_of, off_loop, read_rows
 from looopy.stores.records import ContextRecord
 from looopy.stores.rows import events as rows
 from looopy.stores.rules import fenced, no_context
-from looopy.stores.search import SearchPage
+from looopy.stores.search import Conditions, SearchPage
 from looopy.stores.snapshot import ContextSnapshot, RestoredContext
 from looopy.stores.sql import statements as s
 from looopy.stores.sql.driver import Query, Rows, Steps
@@ -57,21 +57,11 @@ class SQLContextIndex(SQLErasures, Lister, ContextIndex):
             **conditions,
         }
 
-    async def search(
-        self,
-        query: str,
-        *,
-        context_id: str | None = None,
-        owner: str | None = None,
-        after: str | None = None,
-        limit: int = 20,
-    ) -> SearchPage:
+    async def search(self, query: str, **conditions: Unpack[Conditions]) -> SearchPage:
         from looopy.stores.sql.search import SQLSearcher  # a turn needs none of it
 
         searcher = SQLSearcher(self.backend, self.tenant, self._listed)
-        return await searcher.search(
-            query, context_id=context_id, owner=owner, after=after, limit=limit
-        )
+        return await searcher.search(query, **conditions)
 
     async def tag(
         self, context_id: str, *, add: Sequence[str] = (), remove: Sequence[str] = ()
@@ -119,16 +109,10 @@ class SQLContextIndex(SQLErasures, Lister, ContextIndex):
         self, context_id: str, *, after: int = 0, limit: int = 100, most_bytes: int = 2**20
     ) -> Sequence[AgentEvent]:
         check_page(after, limit, most_bytes)
-        def work() -> Steps[list[LogPage]]:
-            key = self.params(context_id)
-            head = yield from peek(key)
-            if head is None or after >= head.last_seq:
-                return []
-            start = max(after, head.cleared_seq - 1)
-            return (yield from read_log(key, head, start, bounded(limit), most_bytes))
-
         if not can_exist(context_id):
             return []
+        bounds = bounded(after), bounded(limit), most_bytes
+        work = partial(read_log, self.params(context_id), *bounds)
         pages = await self.backend.run(work, write=False)
         parts = (part for page in pages for part in events_of(context_id, page))
         return (await off_loop(parts, little=False))[:limit]
@@ -192,12 +176,7 @@ def _walk(wanted: Listing) -> str:
 
 
 def index_steps(key: Mapping[str, Any]) -> Steps[str | None]:
-    """
-    Bring the index up to date for some contexts with an id over `after_id`.
-
-    Returns:
-        The id of the last one; `None` if there are no more.
-    """
+    """Index some contexts with an id over `after_id`; returns the last id, or `None` after all."""
     found = yield Query(s.UNINDEXED, {**key, "context": None, "limit": _AT_ONCE})
     for (context_id,) in found:
         params = {**key, "context": context_id}

@@ -52,13 +52,13 @@ class Ring(NamedTuple):
     Whom to ring for when a write is done: the listeners of a context; see `Bells.ring`.
 
     Attributes:
-        others: Contexts of the tenant that the same write has changed.
+        others: Contexts of the tenant that the same write has changed; read when it is done.
     """
 
     tenant: str
     context_id: str
     inbox: bool
-    others: tuple[str, ...] = ()
+    others: Sequence[str] = ()
 
 
 def may_have_written(error: BaseException | None) -> bool:
@@ -74,12 +74,7 @@ def elsewhere(what: str) -> StoreUnavailable:
 
 
 def refuse_strangers(place: object, pid: int, loop: object) -> None:
-    """
-    Refuse the stores at *place*, which process *pid* opened in *loop*, to any other.
-
-    Raises:
-        StoreUnavailable: Nothing was written.
-    """
+    """Raise `StoreUnavailable` unless process *pid* and *loop*, which opened *place*, use it."""
     if pid != os.getpid():
         raise StoreUnavailable(
             f"the stores of {place} were opened before this process was forked:"
@@ -136,10 +131,7 @@ class Driver(Protocol):
 
     async def backups(self, *, remove: bool) -> Sequence[Path]:
         """
-        The copies that migrations have left beside the database.
-
-        Args:
-            remove: Remove them.
+        The copies that migrations have left beside the database; *remove*: remove them.
 
         Raises:
             StoreUnavailable: One cannot be removed.

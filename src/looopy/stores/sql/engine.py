@@ -25,19 +25,7 @@ from looopy.stores.sql.state import SQLStateStore
 def sqlite_stores(
     url: str, *, tenant: str = "default", migrate: bool = True, blobs: str | Blobs | None = None
 ) -> Stores:
-    """
-    The stores in the file that *url* names; nothing is opened before they are entered.
-
-    Args:
-        url: `sqlite:///path/to/file.db`.
-        tenant: The owner of these contexts.
-        migrate: True if opening may make the file, or change its schema.
-        blobs: Takes the large parts of artifacts; by default a folder beside the file.
-
-    Raises:
-        ConfigurationError: The URL names no file, or no blob store.
-        MissingExtra: The library of the blob store is not installed.
-    """
+    """The stores in the file that *url* names, opened when they are entered; see `open_stores`."""
     from looopy.stores.sql.sqlite.connection import sqlite_path
     from looopy.stores.sql.sqlite.driver import SQLiteDriver
 
@@ -51,19 +39,7 @@ def sqlite_stores(
 def postgres_stores(
     url: str, *, tenant: str = "default", migrate: bool = False, blobs: str | Blobs | None = None
 ) -> Stores:
-    """
-    The stores in the Postgres database that *url* names; nothing is opened before they are entered.
-
-    Args:
-        url: `postgresql://user:password@host/database`, see `postgres.url.parse`.
-        tenant: The owner of these contexts.
-        migrate: True if opening may make or change the schema.
-        blobs: Takes the large parts of artifacts; by default the database itself.
-
-    Raises:
-        ConfigurationError: A URL is malformed.
-        MissingExtra: Its driver is not installed, or the library of the blob store.
-    """
+    """The stores in the database that *url* names, opened when entered; see `open_stores`."""
     place = parse(url)
     check_driver(place)
     from looopy.stores.sql.postgres.driver import PostgresDriver

@@ -30,7 +30,7 @@ from looopy.stores.rules import MAY_FORCE, busy
 from looopy.stores.sql import statements as s
 from looopy.stores.sql.artifacts import SQLArtifactRows
 from looopy.stores.sql.commit import interrupt_turn
-from looopy.stores.sql.driver import Query, Rows, Steps
+from looopy.stores.sql.driver import Query, Ring, Rows, Steps
 from looopy.stores.sql.ghosts import bury, ghosts_of, hold_forks, leave_to_forks, read_layers
 from looopy.stores.sql.head import Head, peek
 from looopy.stores.sql.inherited import newest_of_all
@@ -45,7 +45,6 @@ class SQLErasures(SQLStore, Erasures):
     """See `ErasureRows`."""
 
     async def erase_rows(self, context_id: str, terms: Terms) -> Gone | None:
-        """Erase a context in one commit."""
         if not can_exist(context_id):
             return None
         has_blobs = self.backend.blobs is not None
@@ -53,7 +52,6 @@ class SQLErasures(SQLStore, Erasures):
         return await self.write(work, context_id, inbox=True)
 
     async def end_erasure(self, context_id: str, epoch: int) -> None:
-        """Remove an empty context."""
         key = self.params(context_id, epoch=epoch)
 
         def work() -> Steps[None]:
@@ -64,12 +62,10 @@ class SQLErasures(SQLStore, Erasures):
         await self.write(work, context_id, inbox=True)
 
     async def remove_blobs(self, names: Collection[str]) -> int:
-        """Remove those that no artifact has any more."""
         artifacts = SQLArtifactRows(self.backend, self.tenant)
         return await remove_unnamed(artifacts, self.tenant, self.backend.blobs, sorted(names))
 
     async def counts_of(self, context_id: str) -> Counter[str] | None:
-        """How much of each kind there is."""
         key = self.params(context_id)
 
         def work() -> Steps[Counter[str] | None]:
@@ -83,35 +79,36 @@ class SQLErasures(SQLStore, Erasures):
         return await self.backend.run(work, write=False)
 
     async def candidate(self, context_id: str) -> Candidate | None:
-        """One context."""
         found = await self._ask(s.CANDIDATE, context_id)
         return _candidate(found[0]) if found else None
 
     async def candidates(self, *, after: str, limit: int) -> list[Candidate]:
-        """Some contexts."""
         params = {"tenant": self.tenant, "after_id": after, "limit": bounded(limit)}
         query = Query(s.CANDIDATES, params, alone=True)
         found = await self.backend.run(partial(one_step, query), write=False)
         return await read_rows(found, _candidate)
 
     async def inner_of(self, context_id: str) -> list[Candidate]:
-        """The contexts that work for it."""
         return [_candidate(row) for row in await self._look(_read_inner, context_id)]
 
     async def spoke_in(self, actor_id: str, *, after: str, last: str) -> set[str]:
-        """The contexts with a turn or a message of theirs."""
         params = {"tenant": self.tenant, "actor": actor_id, "after_id": after, "last_id": last}
         query = Query(s.SPOKE_IN, params, alone=True)
         found = await self.backend.run(partial(one_step, query), write=False)
         return {name for (name,) in found}
 
     async def redact(self, context_id: str, actor_id: str, *, force: bool) -> Redacted | None:
-        """Take what an actor said out of some of their turns, in one commit."""
-        work = partial(redact_steps, self.params(context_id, actor=actor_id), force=force)
-        return await self.write(work, context_id)
+        key, forks = self.params(context_id, actor=actor_id), list[str]()
+
+        def work() -> Steps[Redacted | None]:
+            done = yield from redact_steps(key, force=force)
+            forks[:] = () if done is None else done.forks  # of this try alone
+            return done
+
+        ring = Ring(self.tenant, context_id, inbox=False, others=forks)
+        return await self.backend.run(work, write=True, ring=ring)
 
     async def end_redaction(self, context_id: str, turns: Sequence[int]) -> None:
-        """Forget whose they were."""
         key = self.params(context_id)
 
         def work() -> Steps[None]:
@@ -123,11 +120,9 @@ class SQLErasures(SQLStore, Erasures):
         await self.write(work, context_id)
 
     async def backups(self, *, remove: bool) -> Sequence[Path]:
-        """The copies that migrations have left."""
         return await self.backend.backups(remove=remove)
 
     async def scrub(self) -> None:
-        """Wait until no file holds what was deleted."""
         await self.backend.scrub()
 
 

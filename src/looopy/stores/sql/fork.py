@@ -34,11 +34,11 @@ from looopy.stores.past import (
     summary_of,
     within_turn,
 )
-from looopy.stores.records import TurnRecord
+from looopy.stores.records import Committed, TurnRecord
 from looopy.stores.rows import events as rows
-from looopy.stores.rows.meta import to_us
-from looopy.stores.rules import WAIT, busy, no_context
+from looopy.stores.rules import no_context
 from looopy.stores.sql import statements as s
+from looopy.stores.sql.commit import between_turns, insert_rows
 from looopy.stores.sql.driver import Query, Rows, Steps
 from looopy.stores.sql.ghosts import read_layers
 from looopy.stores.sql.head import Head, peek
@@ -241,7 +241,7 @@ def _newest_summary(
 
 def rewind_steps(key: Mapping[str, Any], to: int) -> Steps[tuple[int, HistoryRewound]]:
     """Hide a turn and everything after it; see `Journal.rewind`."""
-    head = yield from _between_turns(key)
+    head = yield from between_turns(key)
     layers = yield from read_layers(key, head, lock=True)
     rewound, _ = decode_past(head.past)
     turn = yield from _turn_at(key, layers, to if to <= head.turn_count else 0)
@@ -259,20 +259,11 @@ def rewind_steps(key: Mapping[str, Any], to: int) -> Steps[tuple[int, HistoryRew
 
 def undo_steps(key: Mapping[str, Any]) -> Steps[tuple[int, HistoryRewound]]:
     """Show again what the newest rewind hid; see `Journal.undo_rewind`."""
-    head = yield from _between_turns(key)
+    head = yield from between_turns(key)
     layers = yield from read_layers(key, head, lock=True)
     rewound, _ = decode_past(head.past)
     old = check_undo(rewound, head.last_position)
     return (yield from _write(key, head, layers, rewound[:-1], old, head.turn_count, undone=True))
-
-
-def _between_turns(key: Mapping[str, Any]) -> Steps[Head]:
-    head = yield from peek(key, lock=True)
-    if head is None:
-        raise no_context(key["context"])
-    if head.open_turn is not None:
-        raise busy(head.open_turn, WAIT)
-    return head
 
 
 def _write(
@@ -292,18 +283,8 @@ def _write(
     event = HistoryRewound(
         context_id=key["context"], turn=head.turn_count, seq=seq, covers=covers, undone=undone
     )
-    (row,) = rows.encode([event]).events
-    said = {
-        **key,
-        "seq": seq,
-        "turn": head.turn_count,
-        "iteration": 0,
-        "type": row.type,
-        "created_at": to_us(event.timestamp),
-        "position": None,
-        "body": row.body,
-    }
-    yield Query(s.ADD_EVENT, said)
+    numbers = Committed(first_seq=seq, first_position=0)
+    yield from insert_rows(key, head.turn_count, rows.encode([event]), numbers, None)
     written = {
         **key,
         "seq": seq,

@@ -30,6 +30,7 @@ from looopy.stores.log import (
 from looopy.stores.past import Layer, Lineage, check_place
 from looopy.stores.records import (
     INBOX_LIMIT,
+    ArtifactDeletion,
     Commit,
     Committed,
     ContextRecord,
@@ -40,7 +41,14 @@ from looopy.stores.records import (
     TurnRecord,
 )
 from looopy.stores.rows import events as rows
-from looopy.stores.rules import can_name, check_context_id, check_post, fenced, no_context
+from looopy.stores.rules import (
+    can_name,
+    check_context_id,
+    check_post,
+    entry_kind,
+    fenced,
+    no_context,
+)
 from looopy.stores.sql import statements as s
 from looopy.stores.sql.artifacts import drop_blobs
 from looopy.stores.sql.commit import (
@@ -60,7 +68,7 @@ from looopy.stores.sql.fork import (
     undo_steps,
 )
 from looopy.stores.sql.ghosts import read_layers
-from looopy.stores.sql.head import Head, inbox_head, peek
+from looopy.stores.sql.head import inbox_head, peek
 from looopy.stores.sql.store import SQLStore, bounded, can_exist, one_step
 from looopy.stores.sql.turns import context_record, turn_record
 from looopy.types.event import AgentEvent, Compaction, HistoryRewound
@@ -92,12 +100,19 @@ class SQLJournal(SQLStore, Journal):
             raise fenced(commit.context_id)
         over = commit.release or given.encoded.closing is not None
         work = partial(commit_steps, given)
-        return await self.write(work, commit.context_id, inbox=over)
+        done = await self.write(work, commit.context_id, inbox=over)
+        if commit.artifacts:
+            deleted = (one for one in commit.artifacts if isinstance(one, ArtifactDeletion))
+            freed = [name for one in deleted for name in one.freed]
+            await drop_blobs(self.backend, self.tenant, freed)
+        return done
 
     async def clear(self, context_id: str, *, force: bool = False) -> int:
         if not can_exist(context_id):
             raise no_context(context_id)
-        work = partial(clear_steps, self.params(context_id), context_id, force=force)
+        has_blobs = self.backend.blobs is not None
+        key = self.params(context_id)
+        work = partial(clear_steps, key, context_id, force=force, blobs=has_blobs)
         epoch, freed = await self.write(work, context_id, inbox=True)
         await drop_blobs(self.backend, self.tenant, freed)
         return epoch
@@ -149,19 +164,10 @@ class SQLJournal(SQLStore, Journal):
     ) -> list[AgentEvent]:
         check_after(after)
         check_limit(limit)
-
-        def work() -> Steps[list[LogPage]]:
-            key = self.params(context_id)
-            head = yield from peek(key)
-            start = bounded(after)
-            if head is None or start >= head.last_seq or most <= 0:
-                return []
-            start = max(start, head.cleared_seq - 1)
-            return (yield from read_log(key, head, start, most))
-
-        most = bounded(limit)
         if not can_exist(context_id):
             return []
+        most = bounded(limit)
+        work = partial(read_log, self.params(context_id), bounded(after), most)
         pages = await self.backend.run(work, write=False)
         bodies = [row[-1] for page in pages[:1] for row in (*page.messages, *page.events)]
         little = len(pages) < 2 and is_little(len(bodies), bodies)
@@ -206,7 +212,8 @@ class SQLJournal(SQLStore, Journal):
         check_context_id(context_id)
         check_turn(expected_turn, "/expected_turn")
         body = rows.entry_body(message, actor_id)
-        params = self.params(context_id, kind=kind.value, actor=actor_id, body=body)
+        stored_kind = entry_kind(kind).value
+        params = self.params(context_id, kind=stored_kind, actor=actor_id, body=body)
 
         def work() -> Steps[int]:
             while True:
@@ -245,7 +252,7 @@ class SQLJournal(SQLStore, Journal):
         self, context_id: str, kind: EntryKind | None = None, *, actor_id: str | None = None
     ) -> int:
         check_actor(actor_id)
-        one, other = (kind, kind) if kind is not None else EntryKind
+        one, other = EntryKind if kind is None else (entry_kind(kind),) * 2
         params = self.params(context_id, kind=one.value, other_kind=other.value, actor=actor_id)
 
         def work() -> Steps[int]:
@@ -270,7 +277,7 @@ class SQLJournal(SQLStore, Journal):
 
 
 def read_log(
-    key: Mapping[str, Any], head: Head, after: int, limit: int, most_bytes: int | None = None
+    key: Mapping[str, Any], after: int, limit: int, most_bytes: int | None = None
 ) -> Steps[list[LogPage]]:
     """
     The rows of the events over *after*, from each context that holds a part of the log.
@@ -278,6 +285,10 @@ def read_log(
     Args:
         most_bytes: One page that has about so many bytes at most, and is `brief`.
     """
+    head = yield from peek(key)
+    if head is None or after >= head.last_seq or limit <= 0:
+        return []
+    after = max(after, head.cleared_seq - 1)
     layers = yield from read_layers(key, head)
     end = Layer(key["context"], head.last_position, head.last_seq, head.turn_count, 0)
     low = Layer(key["context"], head.visible_from - 1, 0, 0, 0)

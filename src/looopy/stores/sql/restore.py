@@ -30,7 +30,7 @@ from looopy.stores.snapshot import (
 )
 from looopy.stores.sql import statements as s
 from looopy.stores.sql.artifacts import SQLArtifactRows
-from looopy.stores.sql.commit import add_parts
+from looopy.stores.sql.commit import add_part, add_parts
 from looopy.stores.sql.driver import Driver, Query, Ring, Steps
 from looopy.types.artifact import ArtifactKind
 from looopy.types.storable import dump
@@ -222,7 +222,7 @@ def _version_steps(
                 tail = stored
             else:
                 count = part.part
-                yield Query(s.ADD_PART, _part(place, part))
+                yield add_part(place, part)
     yield Query(
         s.RESTORE_ARTIFACT,
         {
@@ -249,17 +249,3 @@ def _parts(version: RestoredVersion) -> Iterator[tuple[StoredPart | None, bytes]
     """The parts that the database takes, one at a time, and last the tail."""
     is_rows = version.artifact.kind is ArtifactKind.DATASET
     return stored_parts(version.content(0), is_rows=is_rows)
-
-
-def _part(place: Mapping[str, Any], part: StoredPart) -> dict[str, Any]:
-    return {
-        **place,
-        "part": part.part,
-        "start": part.start,
-        "size": part.size,
-        "sha256": part.sha256,
-        "first_row": part.first_row,
-        "row_count": part.rows,
-        "blob": part.blob,
-        "bytes": part.data,
-    }

@@ -9,14 +9,23 @@ from typing import Any
 from looopy.stores.base import StateStore
 from looopy.stores.log import read_rows
 from looopy.stores.records import Claim, Claimed, ContextRecord, Waiter
-from looopy.stores.rules import WAIT, busy, check_context_id, metadata_changed, no_context
+from looopy.stores.rules import (
+    WAIT,
+    busy,
+    check_context_id,
+    check_lease,
+    check_place_in_line,
+    check_ttl,
+    metadata_changed,
+    no_context,
+)
 from looopy.stores.sql import statements as s
 from looopy.stores.sql.artifacts import drop_blobs
 from looopy.stores.sql.commit import claim_steps, create, drop_place, encode_claim
 from looopy.stores.sql.contexts import SQLContextIndex
 from looopy.stores.sql.driver import Query, Steps
 from looopy.stores.sql.ghosts import blobs_named, bury, ghosts_of, leave_to_forks
-from looopy.stores.sql.head import peek
+from looopy.stores.sql.head import Head, peek
 from looopy.stores.sql.journal import SQLJournal
 from looopy.stores.sql.store import SQLStore, as_us, bounded, can_exist, one_step
 from looopy.stores.sql.turns import context_record
@@ -81,6 +90,7 @@ class SQLStateStore(SQLStore, StateStore):
         return await self.write(partial(claim_steps, given), claim.context_id)
 
     async def renew(self, context_id: str, epoch: int, ttl_s: float) -> bool:
+        check_lease(epoch, ttl_s)
         params = self.params(context_id, epoch=bounded(epoch), ttl_us=as_us(ttl_s))
         if not can_exist(context_id):
             return False
@@ -89,6 +99,7 @@ class SQLStateStore(SQLStore, StateStore):
         return bool(await self.backend.run(work, write=True))
 
     async def release(self, context_id: str, epoch: int) -> None:
+        check_lease(epoch)
         params = self.params(context_id, epoch=bounded(epoch))
         if can_exist(context_id):
             await self.write(partial(one_step, Query(s.RELEASE, params)), context_id, inbox=True)
@@ -100,6 +111,7 @@ class SQLStateStore(SQLStore, StateStore):
 
     async def join_line(self, context_id: str, holder: str, ttl_s: float) -> int:
         check_context_id(context_id)
+        check_ttl(ttl_s)
         params = self.params(context_id, holder=holder, ttl_us=as_us(ttl_s))
 
         def work() -> Steps[int]:
@@ -114,6 +126,7 @@ class SQLStateStore(SQLStore, StateStore):
         return await self.write(work, context_id)
 
     async def keep_place(self, context_id: str, ticket: int, ttl_s: float) -> bool:
+        check_place_in_line(ticket, ttl_s)
         params = self.params(context_id, ticket=bounded(ticket), ttl_us=as_us(ttl_s))
 
         def work() -> Steps[bool]:
@@ -127,6 +140,7 @@ class SQLStateStore(SQLStore, StateStore):
         return can_exist(context_id) and await self.backend.run(work, write=True)
 
     async def leave_line(self, context_id: str, ticket: int) -> None:
+        check_place_in_line(ticket)
         params = self.params(context_id, ticket=bounded(ticket))
 
         def work() -> Steps[None]:
@@ -143,17 +157,23 @@ class SQLStateStore(SQLStore, StateStore):
 
 def _delete_steps(key: Mapping[str, Any], *, blobs: bool) -> Steps[list[str]]:
     """Delete a context and those that work for it; the names of blobs that may be free now."""
-    head = yield from peek(key, lock=True)
-    if head is None:
-        raise no_context(key["context"])
-    if head.open_turn is not None and head.lease_live:
-        raise busy(head.open_turn, WAIT)
+    going: list[tuple[Mapping[str, Any], Head]] = []
+    names = [key["context"]]
+    for name in names:
+        one = {**key, "context": name}
+        head = yield from peek(one, lock=True)
+        if head is not None:  # or somebody has just erased one that works for it
+            if head.open_turn is not None and head.lease_live:
+                raise busy(head.open_turn, WAIT)
+            going.append((one, head))
+            names += [inner for (inner,) in (yield Query(s.INNER_OF, one))]
+        elif not going:
+            raise no_context(name)
     freed: list[str] = []
-    for (name,) in (yield Query(s.INNER_OF, key)):
-        freed += yield from _delete_steps({**key, "context": name}, blobs=blobs)
-    ghosts = yield from ghosts_of(key, head, lock=True)
-    freed += (yield from blobs_named(key, ghosts)) if blobs else []
-    yield from leave_to_forks(key)
-    yield Query(s.DELETE_CONTEXT, key)
-    yield from bury(key, ghosts)
+    for one, head in reversed(going):
+        ghosts = yield from ghosts_of(one, head, lock=True)
+        freed += (yield from blobs_named(one, ghosts)) if blobs else []
+        yield from leave_to_forks(one)
+        yield Query(s.DELETE_CONTEXT, one)
+        yield from bury(one, ghosts)
     return freed

@@ -31,11 +31,13 @@ from looopy.testing.contracts.turns import (
     commit,
     ends,
     finishes,
+    needing,
     record_of,
     refuses,
     said,
     starts,
     user,
+    waiting_for_approval,
 )
 from looopy.types.artifact import ArtifactKind
 from looopy.types.event import AgentEvent, ArtifactUpdate, InputRequired, TurnError
@@ -82,12 +84,7 @@ async def _turn(
 async def a_whole_context(
     stores: Stores, name: str = CONTEXT, *, actor: str | None = "ann", words: str = "secret"
 ) -> Claimed:
-    """
-    A context with a row of every kind, and *words* in each of them.
-
-    Returns:
-        The claim of its last turn.
-    """
+    """A context with a row of every kind, and *words* in each; the claim of its last turn."""
     await _turn(stores, name, actor=actor, words=words)
     claimed = await _turn(stores, name, actor=actor, words=words)
     await stores.artifacts.save(name, "plan", f"first {words}")
@@ -123,6 +120,8 @@ async def _names(stores: Stores) -> list[str]:
 
 class ErasureContract(Contract):
     """An erased context is gone, and the report says what was in it."""
+
+    needs = ("contexts.erase", "contexts.erase_person", "contexts.tag")
 
     async def test_nothing_of_it_is_left(self, stores: Stores) -> None:
         """Nothing of any kind is left, and its key may be used again."""
@@ -344,6 +343,8 @@ async def _saves(
 class RedactionContract(Contract):
     """The words of an erased person leave their places in the contexts of others."""
 
+    needs = ("contexts.erase_person",)
+
     async def test_their_turn_keeps_its_form_and_says_nothing(self, stores: Stores) -> None:
         """Positions, calls with their results, and numbers stay; so do the turns of the owner."""
         await _turn(stores)
@@ -391,6 +392,7 @@ class RedactionContract(Contract):
         ]
         return repr([await _left(stores, name), held])
 
+    @needing("journal.fork")
     @pytest.mark.parametrize("parent", ["there", "deleted"])
     async def test_versions_that_repeat_theirs_go_as_well(
         self, stores: Stores, parent: str
@@ -430,6 +432,7 @@ class RedactionContract(Contract):
             assert held[:4] == [b"", b"", *own, *([b""] if name == "second" else [])]
         assert await stores.contexts.erase_person("bob") == Erased()
 
+    @needing("journal.fork")
     @pytest.mark.parametrize("parent", ["there", "deleted"])
     async def test_forks_share_what_is_left(self, stores: Stores, parent: str) -> None:
         """Summaries of a fork go as well, and an agent that knows the fork reads it again."""
@@ -548,6 +551,8 @@ def _sooner(record: ContextRecord) -> datetime:
 class RetentionContract(Contract):
     """Contexts that are too old or too large go, the longest inactive first; none in use."""
 
+    needs = ("contexts.retain",)
+
     async def test_by_age(self, stores: Stores) -> None:
         """The age is that of the last activity, not of the beginning."""
         for name in ("a", "b", "c"):
@@ -599,6 +604,7 @@ class RetentionContract(Contract):
             found[record.context_id] = whole.bytes - older.bytes
         return found
 
+    @needing("contexts.tag")
     async def test_a_dry_run_says_what_would_go(self, stores: Stores) -> None:
         """With the same counts, and everything stays."""
         await a_whole_context(stores)
@@ -623,16 +629,8 @@ class RetentionContract(Contract):
 
     async def test_a_pending_request_is_kept_unless_told(self, stores: Stores) -> None:
         """Somebody may still answer it."""
-        request = PendingRequest(
-            request_id="r1",
-            kind=PendingKind.APPROVAL,
-            tool_name="pay",
-            args={},
-            tool_call_id="c1",
-            turn=1,
-        )
         claimed = await begin(stores)
-        state = ContextState(pending=(request,))
+        state = waiting_for_approval()
         end = [ends(StopReason.INPUT_REQUIRED)]
         await commit(stores, claimed, end, state=state, release=True)
         limits: dict[str, Any] = {"older_than": timedelta(0), "larger_than": 0}

@@ -26,6 +26,7 @@ from looopy.testing.contracts.turns import (
     commit,
     ends,
     finishes,
+    needing,
     record_of,
     refuses,
     said,
@@ -63,6 +64,8 @@ def _text(message: Message) -> str:
 
 class ForkContract(Contract):
     """Forks share their parent's past and have their own future; a rewind hides turns."""
+
+    needs = ("journal.fork",)
 
     # --- what is shared ---
 
@@ -277,6 +280,7 @@ class ForkContract(Contract):
         await stores.artifacts.delete("c", "a")
         assert await _newest(stores, "c") == {}
 
+    @needing("journal.rewind", "contexts.tag")
     async def test_a_fork_is_listed_with_tags_and_activity_of_its_own(self, stores: Stores) -> None:
         """As its parent was tagged; what is kept of a deleted parent is listed nowhere."""
         await turns(stores, "one")
@@ -296,6 +300,7 @@ class ForkContract(Contract):
         page = await stores.contexts.list(status="ready")
         assert [one.context_id for one in page.items] == [FORK]
 
+    @needing("journal.rewind", "journal.undo_rewind")
     async def test_a_search_finds_what_a_context_shows(self, stores: Stores) -> None:
         """The shared past under the name of each, and nothing that is rewound or another's."""
         await turns(stores, "apple one", "apple two", "apple three")
@@ -509,6 +514,7 @@ class ForkContract(Contract):
 
     # --- rewind ---
 
+    @needing("journal.rewind")
     async def test_a_rewound_tail_is_hidden_and_kept(self, stores: Stores) -> None:
         """Positions and turns go on behind it, and the log tells of it."""
         await turns(stores, "one", "two", "three")
@@ -531,6 +537,7 @@ class ForkContract(Contract):
         assert isinstance(event, HistoryRewound)
         assert [t.turn for t in await stores.journal.turns(CONTEXT)] == [1, 2, 3, 4]
 
+    @needing("journal.rewind", "journal.undo_rewind")
     async def test_a_rewind_is_undone_until_the_conversation_goes_on(self, stores: Stores) -> None:
         """Then the tail can still be forked from."""
         await turns(stores, "one", "two")
@@ -547,6 +554,7 @@ class ForkContract(Contract):
         assert await texts(stores, "tail") == ["one", "one!", "two", "two!"]
         assert await texts(stores, "head") == ["one", "one!", "other", "other!"]
 
+    @needing("journal.rewind", "journal.undo_rewind")
     async def test_rewinds_nest_and_reach_into_what_a_fork_shares(self, stores: Stores) -> None:
         """To the very beginning as well; the parent is not changed."""
         await turns(stores, "one", "two")
@@ -563,6 +571,7 @@ class ForkContract(Contract):
         assert await texts(stores, FORK) == ["anew", "anew!"]
         assert await texts(stores) == ["one", "one!", "two", "two!"]
 
+    @needing("journal.rewind", "journal.undo_rewind")
     async def test_what_cannot_be_rewound_is_refused(self, stores: Stores) -> None:
         """No such turn, a hidden one, a cleared one, an open one; nothing is written."""
         await turns(stores, "one", "two")
@@ -588,6 +597,7 @@ class ForkContract(Contract):
             with pytest.raises(ContextNotFound):
                 await stores.journal.undo_rewind(unknown)
 
+    @needing("journal.rewind")
     async def test_a_rewind_fences_what_was_read_before(self, stores: Stores) -> None:
         """A claim with the old epoch is refused."""
         await a_turn(stores)
@@ -596,6 +606,7 @@ class ForkContract(Contract):
         with pytest.raises(StoreConflict):
             await begin(stores, old)
 
+    @needing("journal.rewind", "journal.undo_rewind")
     async def test_a_summary_in_the_hidden_part_no_longer_counts(self, stores: Stores) -> None:
         """The one before it does, and it counts again when the rewind is undone."""
         await turns(stores, "one")

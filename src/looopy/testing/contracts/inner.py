@@ -8,7 +8,7 @@ from typing import Any
 from looopy.errors import AgentBusy, Fenced, StoreConflict, ValueRefused
 from looopy.stores.bundle import Stores
 from looopy.stores.erasing import Erased
-from looopy.stores.records import Claimed, ContextState
+from looopy.stores.records import Claimed
 from looopy.testing.contracts.restore import exported, imported
 from looopy.testing.contracts.turns import (
     Contract,
@@ -17,13 +17,14 @@ from looopy.testing.contracts.turns import (
     begin,
     commit,
     ends,
+    needing,
     record_of,
     refuses,
     said,
+    waiting_for_approval,
 )
 from looopy.types.event import AgentEvent
 from looopy.types.message import StopReason
-from looopy.types.state import PendingKind, PendingRequest
 
 OUTER, INNER, INMOST, OTHER = "outer", "outer:a:1", "outer:a:1:b:2", "outer:a:9"
 KEYS = [f"{n:032x}" for n in range(9)]
@@ -67,6 +68,8 @@ async def names(stores: Stores) -> list[str]:
 class InnerContextContract(Contract):
     """A context that works for another one goes with it, and nobody else can have it so."""
 
+    needs = ("contexts.enclose",)
+
     async def test_each_call_has_one(self, stores: Stores) -> None:
         """The one that was made for it first; it begins like any other."""
         await turn(stores, OUTER)
@@ -87,6 +90,7 @@ class InnerContextContract(Contract):
         made = await at_once(*(enclose(stores, INNER, OUTER) for _ in range(4)))
         assert (set(made), await names(stores)) == ({INNER}, [OUTER, INNER])
 
+    @needing("contexts.erase")
     async def test_only_the_owner_of_a_turn_makes_one(self, stores: Stores) -> None:
         """A process that was displaced, or whose context is gone, writes nothing."""
         await turn(stores, OUTER)
@@ -100,6 +104,7 @@ class InnerContextContract(Contract):
             await stores.contexts.enclose(INNER, outer=OUTER, call=KEYS[0], epoch=record.epoch)
         assert await names(stores) == []
 
+    @needing("contexts.erase")
     async def test_a_context_that_exists_is_left_alone(self, stores: Stores) -> None:
         """It may be somebody else's: it is returned, and nothing goes with the other one."""
         await turn(stores, OUTER)
@@ -120,6 +125,7 @@ class InnerContextContract(Contract):
         assert await stores.contexts.enclose(OUTER, outer=INNER, **link) == OUTER
         assert await stores.contexts.inner(INNER) == []
 
+    @needing("contexts.erase")
     async def test_they_are_erased_with_the_outer_one(self, stores: Stores) -> None:
         """All of them, from the inside out, whoever began them; the report counts them."""
         await a_family(stores, inner="bob")
@@ -129,6 +135,7 @@ class InnerContextContract(Contract):
         assert await names(stores) == [OTHER]
         assert await stores.contexts.erase(OUTER) == Erased()
 
+    @needing("contexts.erase")
     async def test_one_of_them_is_erased_alone(self, stores: Stores) -> None:
         """With those that work for it; the outer one stays, and the call begins anew."""
         await a_family(stores)
@@ -138,6 +145,7 @@ class InnerContextContract(Contract):
         await turn(stores, INNER, "eve")
         assert (await stores.contexts.erase(OUTER)).context_ids == (OUTER,)
 
+    @needing("contexts.erase")
     async def test_not_for_others(self, stores: Stores) -> None:
         """Neither another owner nor another tenant."""
         await a_family(stores)
@@ -153,6 +161,7 @@ class InnerContextContract(Contract):
         assert (await stranger.erase(OUTER)).context_ids == (OTHER,)
         assert await names(stores) == before
 
+    @needing("contexts.erase")
     async def test_an_outer_one_that_was_never_saved(self, stores: Stores) -> None:
         """Its turns are in the memory of a process; the words of those inside go all the same."""
         await stores.contexts.enclose(INNER, outer=OUTER, call=KEYS[0])
@@ -160,6 +169,7 @@ class InnerContextContract(Contract):
         assert await stores.contexts.erase(OUTER, owner="eve") == Erased()
         assert (await stores.contexts.erase(OUTER, owner="ann")).context_ids == (INNER,)
 
+    @needing("contexts.erase", "contexts.erase_person")
     async def test_a_turn_that_runs_inside_refuses_it(self, stores: Stores) -> None:
         """Nothing is gone then; force ends it."""
         await a_family(stores)
@@ -176,6 +186,7 @@ class InnerContextContract(Contract):
         assert await names(stores) == before
         assert (await stores.contexts.erase(OUTER, force=True)).contexts == 5
 
+    @needing("contexts.erase_person")
     async def test_a_person_takes_them_along(self, stores: Stores) -> None:
         """Those of the person's contexts; those begun by the person in a context of somebody."""
         await a_family(stores, inner=None)
@@ -185,6 +196,7 @@ class InnerContextContract(Contract):
         assert (await stores.contexts.erase_person("ann")).context_ids == (INMOST, INNER)
         assert await names(stores) == [OUTER, OTHER]
 
+    @needing("contexts.erase", "contexts.erase_person")
     async def test_a_guest_inside_is_redacted(self, stores: Stores) -> None:
         """The answers of a guest are turns of the inner context, which is somebody else's."""
         await a_family(stores)
@@ -201,6 +213,7 @@ class InnerContextContract(Contract):
         await turn(stores, OUTER)
         assert await stores.contexts.inner(OUTER) == []
 
+    @needing("journal.fork", "contexts.erase", "contexts.erase_person")
     async def test_clear_and_redaction_keep_the_link(self, stores: Stores) -> None:
         """They stay until their context is erased. A fork of either has none."""
         await a_family(stores)
@@ -217,6 +230,7 @@ class InnerContextContract(Contract):
         assert await names(stores) == ["fork", "inner-fork", OTHER]
         assert len(await stores.messages.list("inner-fork")) == 2
 
+    @needing("contexts.retain")
     async def test_retention_takes_all_or_none(self, stores: Stores) -> None:
         """A context is as young as those inside; one inside may go alone, if none works outside."""
         await a_family(stores)
@@ -230,21 +244,14 @@ class InnerContextContract(Contract):
         gone = await stores.contexts.retain(older_than=SOON, larger_than=0)
         assert set(gone.context_ids) == {OTHER, "plain"}
 
+    @needing("contexts.retain")
     async def test_retention_waits_for_the_inside(self, stores: Stores) -> None:
         """A question that waits there keeps all; then they go together, and a dry run says so."""
         await a_family(stores)
         await stores.state.delete(OTHER)
-        request = PendingRequest(
-            request_id="r1",
-            kind=PendingKind.APPROVAL,
-            tool_name="pay",
-            args={},
-            tool_call_id="c1",
-            turn=2,
-        )
         claimed = await begin(stores, context_id=INMOST)
         end = [ends(StopReason.INPUT_REQUIRED, context_id=INMOST)]
-        state = ContextState(pending=(request,))
+        state = waiting_for_approval(turn=2)
         await commit(stores, claimed, end, context_id=INMOST, state=state, release=True)
         assert await stores.contexts.retain(older_than=SOON) == Erased()
         limits: dict[str, Any] = {"older_than": SOON, "waiting": True}
@@ -252,6 +259,7 @@ class InnerContextContract(Contract):
         assert told.context_ids == (INMOST, INNER, OUTER)
         assert (await stores.contexts.retain(**limits)).context_ids == (INMOST, INNER, OUTER)
 
+    @needing("contexts.erase", "contexts.restore")
     async def test_an_archive_takes_them_along(self, stores: Stores) -> None:
         """Under new ids they are new ones, with the same links."""
         await a_family(stores)
@@ -267,6 +275,7 @@ class InnerContextContract(Contract):
         assert (await imported(stores, archive)).contexts[1].context_id == INNER
         assert await exported(stores, OUTER) == archive
 
+    @needing("contexts.erase", "contexts.restore")
     async def test_an_archive_links_to_nobody_else(self, stores: Stores) -> None:
         """Without the outer context it is a context like any other, whatever the archive says."""
         await a_family(stores)

@@ -55,6 +55,8 @@ async def _served(stores: Stores, ticket: int | None = None) -> Claimed:
 class LineContract(Contract):
     """The order in which several waiters get a context."""
 
+    needs = ("state.join_line", "state.keep_place", "state.leave_line", "state.line")
+
     # --- places ---
 
     async def test_tickets_rise_in_order_of_arrival(self, stores: Stores) -> None:
@@ -81,6 +83,22 @@ class LineContract(Contract):
         assert await stores.state.list() == []
         with pytest.raises(ValueRefused):
             await stores.state.join_line("no id", "holder-1", LONG_S)
+
+    async def test_a_place_takes_a_ticket_and_a_time(self, stores: Stores) -> None:
+        """The error names the argument, and nothing has changed."""
+        assert await _join(stores, LONG_S) == [1]
+        state = stores.state
+        for bad in ("1", None, True, 1.5):
+            with refuses(ValueRefused, path="/ticket"):
+                await state.keep_place(CONTEXT, bad, LONG_S)  # type: ignore[arg-type] # on purpose
+            with refuses(ValueRefused, path="/ticket"):
+                await state.leave_line(CONTEXT, bad)  # type: ignore[arg-type] # as above
+        for time in ("60", None, True, -1, float("nan")):
+            with refuses(ValueRefused, path="/ttl_s"):
+                await state.keep_place(CONTEXT, 1, time)  # type: ignore[arg-type] # as above
+            with refuses(ValueRefused, path="/ttl_s"):
+                await state.join_line(CONTEXT, "h", time)  # type: ignore[arg-type] # as above
+        assert await _line(stores) == [(1, True)]
 
     async def test_a_place_is_kept_as_long_as_it_is_asked_for(self, stores: Stores) -> None:
         """The new time may be longer or shorter; a lapsed place can be renewed."""

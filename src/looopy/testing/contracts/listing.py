@@ -20,12 +20,14 @@ from looopy.testing.contracts.turns import (
     begin,
     commit,
     ends,
+    needing,
     record_of,
     refuses,
     user,
+    waiting_for_approval,
 )
 from looopy.types.message import StopReason
-from looopy.types.state import AgentStatus, PendingKind, PendingRequest
+from looopy.types.state import AgentStatus
 from looopy.types.summary import summary_message
 
 _LATER = datetime(2999, 1, 1, tzinfo=UTC)
@@ -62,20 +64,7 @@ _OTHERS: tuple[dict[str, Any], ...] = (
     {"due": True},
     {"metadata": {"k": 1}},
 )
-"""Each of them is another listing; the first three find two contexts without an owner."""
-
-
-def _asked(expires_at: datetime | None = None) -> ContextState:
-    request = PendingRequest(
-        request_id="r1",
-        kind=PendingKind.APPROVAL,
-        tool_name="pay",
-        args={},
-        tool_call_id="c1",
-        turn=1,
-        expires_at=expires_at,
-    )
-    return ContextState(pending=(request,))
+"""Each of them is another listing; the first two find two contexts without an owner or a tag."""
 
 
 async def _begin(stores: Stores, name: str, **others: Any) -> Claimed:
@@ -108,7 +97,34 @@ async def _names(stores: Stores, **conditions: Any) -> list[str]:
 
 async def _label(stores: Stores, name: str, tags: Sequence[str] = (), **metadata: Any) -> None:
     await stores.state.save(name, metadata, version=(await record_of(stores, name)).version)
-    await stores.contexts.tag(name, add=tags)
+    if tags:
+        await stores.contexts.tag(name, add=tags)
+
+
+async def _pages_make_the_whole(stores: Stores, *every: dict[str, Any]) -> None:
+    for conditions in every:
+        whole = await _names(stores, **conditions)
+        assert whole == sorted(whole, reverse=True)
+        for limit in (1, 2, 4, 9, 10):
+            found: list[str] = []
+            after: str | None = None
+            while True:
+                page = await stores.contexts.list(after=after, limit=limit, **conditions)
+                assert len(page.items) <= limit
+                found += [record.context_id for record in page.items]
+                if (after := page.next) is None:
+                    break
+            assert found == whole
+
+
+async def _other_conditions_are_refused(stores: Stores, *every: dict[str, Any]) -> None:
+    for conditions in every:
+        after = (await stores.contexts.list(limit=1, **conditions)).next
+        assert await _names(stores, after=after, **conditions) == ["a"]
+        for others in _OTHERS:
+            if others != conditions:
+                with refuses(ValueRefused, path="/after"):
+                    await stores.contexts.list(after=after, **others)
 
 
 class ContextIndexContract(Contract):
@@ -138,14 +154,23 @@ class ContextIndexContract(Contract):
         assert await _names(stores) == ["c", "a", "b"]
 
     async def test_a_record_is_that_of_load(self, stores: Stores) -> None:
-        """Listing gives the whole context, its open turn and its tags included."""
+        """Listing gives the whole context, its open turn and its metadata included."""
         await _turn(stores, "a", actor_id="ann")
-        await _label(stores, "a", ["x"], title="sums")
+        await _label(stores, "a", title="sums")
         await _begin(stores, "b", actor_id="bob")
         page = await stores.contexts.list()
         assert list(page.items) == [await record_of(stores, name) for name in ("b", "a")]
-        assert (page.items[1].tags, page.items[1].metadata) == (("x",), {"title": "sums"})
+        assert page.items[1].metadata == {"title": "sums"}
         assert page.items[0].open_turn is not None
+
+    @needing("contexts.tag")
+    async def test_a_record_has_its_tags(self, stores: Stores) -> None:
+        """In a list as in `load`."""
+        await _turn(stores, "a")
+        await _label(stores, "a", ["x"])
+        (found,) = (await stores.contexts.list()).items
+        assert found == await record_of(stores, "a")
+        assert found.tags == ("x",)
 
     async def test_by_owner(self, stores: Stores) -> None:
         """The actor of the first turn, whoever came later; a context without one has no owner."""
@@ -165,7 +190,7 @@ class ContextIndexContract(Contract):
         busy = await _begin(stores, "busy")
         await _begin(stores, "dead", ttl_s=0.0)
         waiting = await _begin(stores, "waiting")
-        await _end(stores, "waiting", waiting, StopReason.INPUT_REQUIRED, _asked())
+        await _end(stores, "waiting", waiting, StopReason.INPUT_REQUIRED, waiting_for_approval())
         failed = await _begin(stores, "failed")
         state = ContextState(error=("LLMError", "no"), resumable=1)
         await _end(stores, "failed", failed, StopReason.ERROR, state)
@@ -179,25 +204,34 @@ class ContextIndexContract(Contract):
         await stores.journal.clear("waiting")
         assert await _names(stores, status="waiting") == []
 
-    async def test_by_metadata_and_tags(self, stores: Stores) -> None:
-        """All entries and tags that are asked for; texts, whole numbers and booleans differ."""
+    async def test_by_metadata(self, stores: Stores) -> None:
+        """All entries that are asked for; texts, whole numbers and booleans differ."""
         for name in ("a", "b", "c"):
             await _turn(stores, name)
-        await _label(stores, "a", ["x", "y"], k="1", deep={"k": 2}, n=1)
-        await _label(stores, "b", ["y"], k=1, n=1)
-        await _label(stores, "c", [], k=True, odd="é😀'; --")
+        await _label(stores, "a", k="1", deep={"k": 2}, n=1)
+        await _label(stores, "b", k=1, n=1)
+        await _label(stores, "c", k=True, odd="é😀'; --")
         assert await _names(stores, metadata={"k": "1"}) == ["a"]
         assert await _names(stores, metadata={"k": 1}) == ["b"]
         assert await _names(stores, metadata={"k": True}) == ["c"]
         assert await _names(stores, metadata={"k": False}) == []
         assert await _names(stores, metadata={"n": 1}) == ["b", "a"]
         assert await _names(stores, metadata={"odd": "é😀'; --"}) == ["c"]
+        await _label(stores, "a", n=2)
+        assert await _names(stores, metadata={"n": 1}) == ["b"]
+
+    @needing("contexts.tag")
+    async def test_by_tags(self, stores: Stores) -> None:
+        """All tags that are asked for, and all entries beside them."""
+        for name in ("a", "b", "c"):
+            await _turn(stores, name)
+        await _label(stores, "a", ["x", "y"], k="1", n=1)
+        await _label(stores, "b", ["y"], k=1, n=1)
         assert await _names(stores, tags=["y"]) == ["b", "a"]
         assert await _names(stores, tags=["y", "x", "y"]) == ["a"]
         assert await _names(stores, tags=["y"], metadata={"n": 1, "k": 1}) == ["b"]
         assert await _names(stores, tags=["n"], metadata={}) == []
         await _label(stores, "a", n=2)
-        assert await _names(stores, metadata={"n": 1}) == ["b"]
         assert await _names(stores, metadata={"n": 2}, tags=["x"]) == ["a"]
 
     async def test_by_last_activity(self, stores: Stores) -> None:
@@ -225,7 +259,8 @@ class ContextIndexContract(Contract):
         await _end(stores, "failed", failed, StopReason.ERROR, state)
         for name, until in (("over", WHEN - timedelta(days=999)), ("open", _LATER), ("ever", None)):
             asked = await _begin(stores, name)
-            await _end(stores, name, asked, StopReason.INPUT_REQUIRED, _asked(until))
+            state = waiting_for_approval(expires_at=until)
+            await _end(stores, name, asked, StopReason.INPUT_REQUIRED, state)
         assert await _names(stores, due=True) == ["over", "left", "dead"]
         await _end(stores, "runs", runs)
         assert await _names(stores, due=True) == ["runs", "over", "left", "dead"]
@@ -244,27 +279,17 @@ class ContextIndexContract(Contract):
         names = [f"c{n:02}" for n in range(9)]
         for name in names:
             await _turn(stores, name, actor_id="ann" if int(name[1:]) % 2 else "bob")
-            await _label(stores, name, ["odd"] if int(name[1:]) % 2 else [])
-        every: tuple[dict[str, Any], ...] = (
-            {},
-            {"owner": "ann"},
-            {"tags": ["odd"]},
-            {"status": "ready"},
-        )
-        for conditions in every:
-            whole = await _names(stores, **conditions)
-            assert whole == sorted(whole, reverse=True)
-            for limit in (1, 2, 4, 9, 10):
-                found: list[str] = []
-                after: str | None = None
-                while True:
-                    page = await stores.contexts.list(after=after, limit=limit, **conditions)
-                    assert len(page.items) <= limit
-                    found += [record.context_id for record in page.items]
-                    if (after := page.next) is None:
-                        break
-                assert found == whole
+        await _pages_make_the_whole(stores, {}, {"owner": "ann"}, {"status": "ready"})
         assert (await stores.contexts.list(limit=0)).items == []
+
+    @needing("contexts.tag")
+    async def test_pages_of_a_tag(self, stores: Stores) -> None:
+        """As above, of some of the contexts."""
+        for name in [f"c{n:02}" for n in range(9)]:
+            await _turn(stores, name)
+            await _label(stores, name, ["odd"] if int(name[1:]) % 2 else [])
+        assert len(await _names(stores, tags=["odd"])) == 4
+        await _pages_make_the_whole(stores, {"tags": ["odd"]})
 
     async def test_a_context_that_becomes_active_moves_out_of_the_next_pages(
         self, stores: Stores
@@ -287,17 +312,22 @@ class ContextIndexContract(Contract):
         with refuses(LimitExceeded, limit="conditions", value=8):
             await stores.contexts.list(tags=[f"t{n}" for n in range(9)])
         assert await _names(stores, tags=[f"t{n}" for n in range(8)]) == []
-        await _turn(stores, "b")
-        await stores.contexts.tag("a", add=["t"])
-        await stores.contexts.tag("b", add=["t"])
-        for conditions in _OTHERS[:3]:
-            after = (await stores.contexts.list(limit=1, **conditions)).next
-            assert await _names(stores, after=after, **conditions) == ["a"]
-            for others in _OTHERS:
-                if others is not conditions:
-                    with refuses(ValueRefused, path="/after"):
-                        await stores.contexts.list(after=after, **others)
 
+    async def test_the_next_page_is_of_the_same_conditions(self, stores: Stores) -> None:
+        """Others are refused: their pages would leave contexts out."""
+        for name in ("a", "b"):
+            await _turn(stores, name)
+        await _other_conditions_are_refused(stores, *_OTHERS[:2])
+
+    @needing("contexts.tag")
+    async def test_the_next_page_is_of_the_same_tags(self, stores: Stores) -> None:
+        """As above."""
+        for name in ("a", "b"):
+            await _turn(stores, name)
+            await _label(stores, name, ["t"])
+        await _other_conditions_are_refused(stores, {"tags": ["t"]})
+
+    @needing("contexts.tag")
     async def test_tags_are_added_and_removed(self, stores: Stores) -> None:
         """Sorted, each once; the record has them, and a listing knows them at once."""
         await _turn(stores, "a")
@@ -311,6 +341,7 @@ class ContextIndexContract(Contract):
         assert await tag("a", remove=["x", "é😀'; --"]) == ()
         assert await _names(stores, tags=["x"]) == []
 
+    @needing("contexts.tag")
     async def test_tagging_disturbs_no_turn(self, stores: Stores) -> None:
         """Neither epoch nor activity nor metadata changes, and the turn goes on."""
         claimed = await _begin(stores, "a")
@@ -324,6 +355,7 @@ class ContextIndexContract(Contract):
         assert await _names(stores, tags=["x"], status="busy") == []
         assert await _names(stores, tags=["x"], status="ready") == ["a"]
 
+    @needing("contexts.tag")
     async def test_bad_tags_are_refused_whole(self, stores: Stores) -> None:
         """A typed error names the tag, and no other tag was changed."""
         await _turn(stores, "a")
@@ -346,6 +378,7 @@ class ContextIndexContract(Contract):
                 await tag(unknown, add=["x"])
         assert await _names(stores) == ["a"]
 
+    @needing("contexts.tag")
     async def test_clearing_keeps_tags_and_deleting_takes_them(self, stores: Stores) -> None:
         """A context of the same name made later has none."""
         await _turn(stores, "a", actor_id="ann")
@@ -370,18 +403,26 @@ class ContextIndexContract(Contract):
         assert await _names(stores, metadata={"k": 1}) == ["b"]
 
     async def test_another_tenant_is_not_listed(self, stores: Stores) -> None:
-        """Neither its contexts nor their tags, and its cursor leads to none of them."""
+        """Not even to the same owner."""
         other = stores.for_tenant("other")
         await _turn(stores, "a", actor_id="ann")
         await _turn(other, "b", actor_id="ann")
-        await other.contexts.tag("b", add=["x"])
         assert await _names(stores) == ["a"]
         assert await _names(stores, owner="ann") == ["a"]
+        assert await _names(other, owner="ann") == ["b"]
+
+    @needing("contexts.tag")
+    async def test_another_tenant_has_tags_of_its_own(self, stores: Stores) -> None:
+        """They are neither listed nor changed."""
+        other = stores.for_tenant("other")
+        await _turn(other, "b", actor_id="ann")
+        await other.contexts.tag("b", add=["x"])
         assert await _names(stores, tags=["x"]) == []
         assert await _names(other, owner="ann", tags=["x"]) == ["b"]
         with pytest.raises(ContextNotFound):
             await stores.contexts.tag("b", add=["y"])
 
+    @needing("contexts.tag")
     async def test_listing_beside_turns_misses_no_acknowledged_change(self, stores: Stores) -> None:
         """Turns, tags and listings at the same time: each sees what was acknowledged before it."""
         acknowledged: dict[str, int] = {}

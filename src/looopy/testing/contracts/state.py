@@ -382,6 +382,20 @@ class StateStoreContract(Contract):
         assert not await stores.state.renew(CONTEXT, claimed.epoch - 1, LONG_S)
         assert not await stores.state.renew("nobody", 1, LONG_S)
 
+    async def test_a_lease_takes_an_epoch_and_a_time(self, stores: Stores) -> None:
+        """The error names the argument, and nothing has changed."""
+        claimed, state = await begin(stores), stores.state
+        for bad in ("1", None, True, 1.5, 10**400):
+            with refuses(ValueRefused, path="/epoch"):
+                await state.renew(CONTEXT, bad, LONG_S)  # type: ignore[arg-type] # on purpose
+            with refuses(ValueRefused, path="/epoch"):
+                await state.release(CONTEXT, bad)  # type: ignore[arg-type] # as above
+        for time in ("60", None, True, -1, float("nan"), -float("inf")):
+            with refuses(ValueRefused, path="/ttl_s"):
+                await state.renew(CONTEXT, claimed.epoch, time)  # type: ignore[arg-type] # as above
+        assert await state.renew(CONTEXT, claimed.epoch, float("inf"))
+        assert (await record_of(stores)).lease_live
+
     async def test_each_renewal_and_commit_moves_the_end_of_the_lease(self, stores: Stores) -> None:
         """Each renewal and commit moves `lease_until`, so a watcher sees that the owner lives."""
         claimed = await begin(stores, ttl_s=0)

@@ -7,7 +7,7 @@ For the contracts and the state machines.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
@@ -25,6 +25,7 @@ from looopy.stores.records import (
     Commit,
     Committed,
     ContextRecord,
+    ContextState,
     InboxNews,
 )
 from looopy.testing.processes import opened
@@ -45,13 +46,14 @@ from looopy.types.message import (
     Usage,
     UserMessage,
 )
-from looopy.types.state import outcome_of
+from looopy.types.state import PendingKind, PendingRequest, outcome_of
 
 CONTEXT = "ada"
 LONG_S = 3600.0
 WHEN = datetime(2026, 11, 21, 12, 30, 15, 123456, tzinfo=UTC)
 AT: dict[str, Any] = {"context_id": CONTEXT, "timestamp": WHEN}
 _IN_TURN: dict[str, Any] = {**AT, "iteration": 1}
+_DEFAULTS = "looopy.stores.defaults"
 T = TypeVar("T")
 
 
@@ -59,18 +61,28 @@ class Contract:
     """
     The base of every contract: its tests get open stores.
 
+    A test is skipped, and says why, if the store has a method that it needs only as the base class
+    of `looopy.stores.defaults` has it: as a refusal, or as a line without an order.
+
     Attributes:
         factory: Opens the store: module and name of a function of a place, such as
             `"my_package.stores:open"`. A class without it has a fixture `stores` instead.
+        needs: Optional methods that all tests of the class need, such as `"journal.fork"`.
     """
 
     pytestmark = pytest.mark.asyncio  # for the mode in which pytest-asyncio wants to be told
     factory: ClassVar[str] = ""
+    needs: ClassVar[tuple[str, ...]] = ()
 
     @pytest.fixture
     def place(self, tmp_path: Path) -> str:
         """The place of an empty store, for `factory`: a path, unless your class has another one."""
         return str(tmp_path / "store")
+
+    @pytest.fixture(autouse=True)
+    def _skip_what_is_left_out(self, request: pytest.FixtureRequest) -> None:
+        if wanted := needs_of(type(self), request.function):
+            skip_what_is_left_out(request.getfixturevalue("stores"), wanted)
 
     @pytest_asyncio.fixture
     async def stores(self, place: str) -> AsyncIterator[Stores]:
@@ -79,6 +91,33 @@ class Contract:
             pytest.fail("give your class the attribute `factory`, or a fixture named `stores`")
         async with opened(self.factory, place) as stores:
             yield stores
+
+
+def needing(*methods: str) -> Callable[[T], T]:
+    """Mark a test that needs these optional methods, as `Contract.needs` does for all of them."""
+
+    def mark(test: T) -> T:
+        test.needs = methods  # type: ignore[attr-defined] # a function takes attributes
+        return test
+
+    return mark
+
+
+def needs_of(contract: type[Contract], test: object) -> Sequence[str]:
+    """The optional methods that a test of *contract* needs."""
+    return (*contract.needs, *getattr(test, "needs", ()))
+
+
+def skip_what_is_left_out(stores: Stores, wanted: Sequence[str]) -> None:
+    """Skip the test if *stores* have one of these methods only as its base class has it."""
+    missing: list[str] = []
+    for method in wanted:
+        store, _, name = method.partition(".")
+        found = getattr(type(getattr(stores, store)), name)
+        if getattr(found, "__module__", None) == _DEFAULTS:
+            missing.append(f"stores.{method}")
+    if missing:
+        pytest.skip(f"needs {', '.join(missing)}, which the store leaves out")
 
 
 @contextmanager
@@ -208,6 +247,20 @@ def ends(
         usage=usage or Usage(),
         **{**AT, **place},
     )
+
+
+def waiting_for_approval(*, turn: int = 1, expires_at: datetime | None = None) -> ContextState:
+    """The state of a context in which a call of `pay` waits for approval."""
+    request = PendingRequest(
+        request_id="r1",
+        kind=PendingKind.APPROVAL,
+        tool_name="pay",
+        args={},
+        tool_call_id="c1",
+        turn=turn,
+        expires_at=expires_at,
+    )
+    return ContextState(pending=(request,))
 
 
 async def commit(

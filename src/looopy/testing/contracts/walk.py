@@ -50,6 +50,7 @@ _STEERED = user("and quickly")
 _REPORT = ArtifactWrite(
     artifact_id="report", kind=ArtifactKind.FILE, stored=b"the report", media_type="text/plain"
 )
+_METADATA = {"title": "a walk", "n": [1, None]}
 _MOST_SHOWN = 300  # characters of a value in a message
 View = Mapping[str, Any]
 
@@ -81,14 +82,6 @@ async def _owned(stores: Stores, context_id: str) -> Claimed:
         first_seq=record.last_seq + 1,
         first_position=record.last_position + 1,
     )
-
-
-async def _append(stores: Stores, context_id: str) -> object:
-    return await stores.messages.append(context_id, [user("by the way"), answer("noted")])
-
-
-async def _save_metadata(stores: Stores, context_id: str) -> object:
-    return await stores.state.save(context_id, {"title": "a walk", "n": [1, None]}, version=0)
 
 
 async def _claim(stores: Stores, context_id: str) -> object:
@@ -125,27 +118,11 @@ async def _report(stores: Stores, context_id: str) -> object:
     return await commit(stores, claimed, [update], context_id=context_id, artifact=_REPORT)
 
 
-async def _ask_cancel(stores: Stores, context_id: str) -> object:
-    return await stores.journal.ask_cancel(context_id)
-
-
 async def _end(stores: Stores, context_id: str) -> object:
     end = ends(usage=Usage(input=7, total_tokens=7))
     events: list[AgentEvent] = [said(answer("it is 3.5")), end]
     claimed = await _owned(stores, context_id)
     return await commit(stores, claimed, events, context_id=context_id, release=True)
-
-
-async def _withdraw(stores: Stores, context_id: str) -> object:
-    return await stores.journal.withdraw(context_id, actor_id="u1")
-
-
-async def _open_artifact(stores: Stores, context_id: str) -> object:
-    return await stores.artifacts.open(context_id, "log", description="grows")
-
-
-async def _append_to_artifact(stores: Stores, context_id: str) -> object:
-    return await stores.artifacts.append(context_id, "log", b"one line\n")
 
 
 async def _summarise(stores: Stores, context_id: str) -> object:
@@ -154,31 +131,22 @@ async def _summarise(stores: Stores, context_id: str) -> object:
     return await stores.journal.compact(context_id, NewSummary(message=message, epoch=epoch))
 
 
-async def _clear(stores: Stores, context_id: str) -> object:
-    return await stores.journal.clear(context_id)
-
-
-async def _delete(stores: Stores, context_id: str) -> object:
-    await stores.state.delete(context_id)
-    return None
-
-
 STEPS: Mapping[str, Callable[[Stores, str], Awaitable[object]]] = {
-    "messages.append()": _append,
-    "state.save()": _save_metadata,
+    "messages.append()": lambda s, c: s.messages.append(c, [user("by the way"), answer("noted")]),
+    "state.save()": lambda s, c: s.state.save(c, _METADATA, version=0),
     "the claim of a turn": _claim,
     "the commit of an answer with a call": _answer,
     "journal.post()": _post,
     "the commit of a result with a delivered message": _result,
     "the commit of an artifact": _report,
-    "journal.ask_cancel()": _ask_cancel,
+    "journal.ask_cancel()": lambda s, c: s.journal.ask_cancel(c),
     "the commit that ends the turn": _end,
-    "journal.withdraw()": _withdraw,
-    "artifacts.open()": _open_artifact,
-    "artifacts.append()": _append_to_artifact,
+    "journal.withdraw()": lambda s, c: s.journal.withdraw(c, actor_id="u1"),
+    "artifacts.open()": lambda s, c: s.artifacts.open(c, "log", description="grows"),
+    "artifacts.append()": lambda s, c: s.artifacts.append(c, "log", b"one line\n"),
     "journal.compact()": _summarise,
-    "journal.clear()": _clear,
-    "state.delete()": _delete,
+    "journal.clear()": lambda s, c: s.journal.clear(c),
+    "state.delete()": lambda s, c: s.state.delete(c),
 }
 """The steps of the walk, in order."""
 NAMES = tuple(STEPS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -57,6 +58,20 @@ class WithdrawContract(Contract):
             with refuses(ValueRefused, path="/actor_id"):
                 await stores.journal.withdraw(CONTEXT, actor_id=bad)
         assert len((await stores.journal.inbox(CONTEXT))[1]) == 1
+
+    async def test_only_a_kind_of_message_can_be_posted_and_withdrawn(self, stores: Stores) -> None:
+        """By its name as well; every store refuses another one, and `None` for a new message."""
+        steer: Any = "steer"
+        await stores.journal.post(CONTEXT, steer, user("mine"))
+        for bad in ("shout", 1, ["steer"], ""):
+            with refuses(ValueRefused, path="/kind"):
+                await stores.journal.withdraw(CONTEXT, bad)  # type: ignore[arg-type] # on purpose
+            with refuses(ValueRefused, path="/kind"):
+                await stores.journal.post(CONTEXT, bad, user("no"))  # type: ignore[arg-type] # as above
+        with refuses(ValueRefused, path="/kind"):
+            await stores.journal.post(CONTEXT, None, user("no"))  # type: ignore[arg-type] # as above
+        assert len((await stores.journal.inbox(CONTEXT))[1]) == 1
+        assert await stores.journal.withdraw(CONTEXT, steer) == 1
 
     async def test_withdrawing_nothing_writes_nothing(self, stores: Stores) -> None:
         """The count is 0, for an unknown context too."""

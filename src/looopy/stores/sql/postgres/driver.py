@@ -453,12 +453,7 @@ def _last(steps: Generator[Query, Rows, T], rows: Rows) -> T:
 
 
 async def look(pool: Pool, url: PostgresURL) -> tuple[Found, set[str]]:
-    """
-    The revision of the schema, and which of our tables keep the tenants apart.
-
-    Raises:
-        StoreUnavailable: The server cannot be reached, or refuses us.
-    """
+    """The revision of the schema, and our tables that keep tenants apart; or `StoreUnavailable`."""
     try:
         rows = await ask_once(pool, pg_rls.LOOK, url)
     except StoreUnavailable as error:
@@ -481,12 +476,7 @@ async def _find_before(pool: Pool, url: PostgresURL) -> Found:
 
 
 async def ask_once(pool: Pool, query: Query, url: PostgresURL) -> Rows:
-    """
-    The rows of one statement that reads, beside all operations.
-
-    Raises:
-        StoreUnavailable: The server cannot be reached, or refuses us.
-    """
+    """The rows of one statement that reads, beside all operations; or `StoreUnavailable`."""
     try:
         async with pool.session() as opened:
             return await opened.ask_alone(query)

@@ -61,12 +61,7 @@ _USERS = Query(
 
 
 def find(url: PostgresURL) -> Found:
-    """
-    How far the database is. It blocks.
-
-    Raises:
-        StoreUnavailable: The server cannot be reached, or refuses us.
-    """
+    """How far the database is, or `StoreUnavailable`. It blocks."""
     return asyncio.run(_find(url))
 
 
@@ -104,12 +99,7 @@ async def _carry_out(url: PostgresURL, work: Callable[[Connection], None]) -> No
 
 
 async def _try(url: PostgresURL, work: Callable[[Connection], None]) -> None:
-    """
-    Do *work* on a connection of its own.
-
-    Raises:
-        Trouble: The server refused it or was lost; nothing was changed.
-    """
+    """Do *work* on a connection of its own; `Trouble` if that failed, and nothing was changed."""
     from sqlalchemy.exc import DBAPIError
 
     engine = _make_engine(url)

@@ -217,30 +217,15 @@ class _Ear:
         self._wire: Wire = wire_of(connection)
 
     async def listen(self) -> None:
-        """
-        Begin.
-
-        Raises:
-            Trouble: The connection is lost, or the server does not answer in time.
-        """
+        """Begin; `Trouble` if the connection is lost, or the server does not answer in time."""
         raise NotImplementedError
 
     async def hear(self, at_most_s: float) -> list[str]:
-        """
-        Wait for payloads; returns an empty list after a silence of that length, or sooner.
-
-        Raises:
-            Trouble: The connection is lost.
-        """
+        """Wait for payloads; [] after a silence of that length, or sooner; `Trouble` if lost."""
         raise NotImplementedError
 
     async def ask(self) -> None:
-        """
-        Have the server say that it is there.
-
-        Raises:
-            Trouble: It does not, or not in time.
-        """
+        """Have the server say that it is there; `Trouble` if it does not, or not in time."""
         await self._wire.command("SELECT 1", within_s=self._answer_s)
 
     async def close(self) -> None:
@@ -250,12 +235,7 @@ class _Ear:
 
 @contextlib.asynccontextmanager
 async def _ear(url: PostgresURL, answer_s: float) -> AsyncIterator[_Ear]:
-    """
-    A connection of its own that listens to the channel.
-
-    Raises:
-        Trouble: No connection could be made, or it was lost inside the block.
-    """
+    """A connection of its own that listens; `Trouble` if it fails, or is lost in the block."""
     connection = await connect(url)
     make = _AsyncpgEar if url.driver == "asyncpg" else _PsycopgEar
     ear = make(connection, answer_s)

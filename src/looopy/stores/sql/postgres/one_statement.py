@@ -81,12 +81,7 @@ class Folded(NamedTuple):
 
 
 def fold(work: Callable[[], Steps[Any]], mark: int | None = None) -> Folded | None:
-    """
-    *work* as one statement, or `None` if it cannot be folded.
-
-    Args:
-        mark: See `Folded`.
-    """
+    """*work* as one statement, or `None` if it cannot be folded; *mark*: see `Folded`."""
     steps = work()
     first = next(steps)
     parts: list[Query] = []

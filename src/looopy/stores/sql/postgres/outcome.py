@@ -46,12 +46,7 @@ class _Later(Exception):
 async def _find_out(
     pool: Pool, place: str, deadline: float, look: Callable[[Session], Awaitable[T]]
 ) -> T:
-    """
-    The answer of *look*, which is given one connection after the other until it knows.
-
-    Raises:
-        StoreUnavailable: The server did not say in time, or cannot know.
-    """
+    """The answer of *look*, given connections until it knows; or `StoreUnavailable`."""
     trouble = Trouble(None, lost=True)
     pause_s = _SHORTEST_PAUSE_S
     while asyncio.get_running_loop().time() < deadline:
@@ -82,12 +77,7 @@ _END_IT = (
 
 
 async def fate_of_transaction(pool: Pool, place: str, mark: str, deadline: float) -> bool:
-    """
-    True if the transaction of *mark* was committed.
-
-    Raises:
-        StoreUnavailable: The server did not answer in time, or cannot know.
-    """
+    """True if the transaction of *mark* was committed; `StoreUnavailable` if that stays unknown."""
     xid, _, life = mark.partition(" ")
     which = {"xid": int(xid)}
     waited = False

@@ -126,12 +126,7 @@ def connect_args(url: PostgresURL) -> dict[str, Any]:
 
 
 async def connect(url: PostgresURL) -> Any:
-    """
-    A new connection of the driver of *url*, not yet set up.
-
-    Raises:
-        Trouble: The connection could not be made.
-    """
+    """A new connection of the driver of *url*, not yet set up; or `Trouble`."""
     module = import_module(url.driver)
     make = module.connect if url.driver == "asyncpg" else module.AsyncConnection.connect
     try:
@@ -152,9 +147,7 @@ _TCP_NAMES = {
 
 
 def _keep_alive(connection: Any, options: Mapping[str, int]) -> None:
-    """
-    Set TCP options on a connection of asyncpg, which has no parameters for them, as libpq does.
-    """
+    """Set TCP options, as libpq does, on a connection of asyncpg, which cannot."""
     transport = getattr(connection, "_transport", None)
     found = None if transport is None else transport.get_extra_info("socket")
     if found is None or found.family not in (socket.AF_INET, socket.AF_INET6):
@@ -261,9 +254,7 @@ class Pool:
             self._made += 1
 
     async def _find(self, over: float, *, brief: bool) -> Wire | None:
-        """
-        An existing connection, or `None` for the right to make another, which is already counted.
-        """
+        """An existing connection, or `None` for the right to make another, which counts already."""
         soon = self._made > 0 if brief else len(self._waiting) < self._brief
         while not self._idle:
             now = _now()
@@ -346,8 +337,7 @@ class Pool:
 
     async def _forget_idle(self) -> None:
         """
-        Close the idle connections. They may be as silent as the one that was cut, and each would
-        cost another long wait.
+        Close the idle connections: each may be as silent as the one cut, and cost a long wait.
         """
         idle, self._idle = self._idle, []
         self._made -= len(idle)
@@ -411,12 +401,7 @@ class Pool:
 
 
 async def set_up(wire: Wire, url: PostgresURL) -> None:
-    """
-    Prepare a new connection, or close it.
-
-    Raises:
-        Trouble: The connection is lost, or behind a pooler that the URL does not name.
-    """
+    """Prepare a new connection, or close it; `Trouble` if it is lost, or behind a hidden pooler."""
     if url.pooled:
         return
     ours = {"ours": int(url.pooler is not None)}

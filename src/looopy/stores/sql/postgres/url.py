@@ -133,12 +133,7 @@ _HOST = re.compile(r"(?:\[[^\[\]]+\]|[^:\[\]]*)(?::(\d{0,5}))?", re.ASCII)
 
 
 def _hosts(netloc: str) -> str:
-    """
-    The hosts of a URL with their ports, several with commas between them.
-
-    Raises:
-        ValueError: They are malformed.
-    """
+    """The hosts of a URL with their ports, several with commas between them; or `ValueError`."""
     hosts = netloc.rpartition("@")[2]
     for host in hosts.split(","):
         found = _HOST.fullmatch(host)
@@ -148,12 +143,7 @@ def _hosts(netloc: str) -> str:
 
 
 def check_driver(url: PostgresURL) -> None:
-    """
-    See that the driver of *url* is installed.
-
-    Raises:
-        MissingExtra: It is not; the message names the command.
-    """
+    """Raise `MissingExtra`, which names the command, unless the driver of *url* is installed."""
     if importlib.util.find_spec(url.driver) is None:
         raise MissingExtra(
             f"{url.driver} is not installed, and Postgres needs it: pip install 'looopy[postgres]'"

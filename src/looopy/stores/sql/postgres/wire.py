@@ -132,9 +132,7 @@ class Wire:
         self._watch = Watch(self._cut)
 
     def is_gone(self) -> bool:
-        """
-        True if it was seen to break while it was idle; one that shows no break may be broken too.
-        """
+        """True if it was seen to break while idle; one that shows no break may be broken too."""
         raise NotImplementedError
 
     def was_silent(self) -> bool:
@@ -287,8 +285,7 @@ _WIRES: dict[str, type[_Asyncpg | _Psycopg]] = {"asyncpg": _Asyncpg, "psycopg": 
 
 def trouble_of(error: Exception, *, lost: bool) -> Exception:
     """
-    The `Trouble` that both drivers mean by *error*; *error* itself if it comes from neither of
-    them, nor from a socket.
+    The `Trouble` that a driver means by *error*; *error* itself if no driver or socket raised it.
     """
     module = type(error).__module__.partition(".")[0]
     if module in _WIRES or isinstance(error, OSError):  # a TimeoutError is an OSError

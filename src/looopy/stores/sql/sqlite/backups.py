@@ -54,12 +54,7 @@ def backups_of(path: Path) -> list[Path]:
 
 
 def remove(copies: list[Path]) -> None:
-    """
-    Remove copies, so that what was deleted from their database is in none of them.
-
-    Raises:
-        StoreUnavailable: One cannot be removed; the message names it.
-    """
+    """Remove copies, with what was deleted since; `StoreUnavailable` names one that stays."""
     for copy in copies:
         try:
             copy.unlink(missing_ok=True)

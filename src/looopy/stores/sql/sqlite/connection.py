@@ -60,10 +60,7 @@ class Connection(sqlite3.Connection):
 
     def remember_files(self, path: Path) -> FileId | None:
         """
-        Remember the files at *path* as those that this connection has open.
-
-        Returns:
-            The id of the database file; `None` if it is gone.
+        Remember the files at *path* as open here; the id of the database, `None` if it is gone.
         """
         # Absolute, as the process may change its folder. SQLite follows links, and has its log
         # beside the file that they lead to.

@@ -426,9 +426,7 @@ def _read_one(connection: Connection, job: _Job, path: Path, patience_s: float) 
 
 
 def _write(connection: Connection, jobs: Sequence[_Job], path: Path, patience_s: float) -> None:
-    """
-    Run operations that write: several in one transaction, else, or after trouble, each in its own.
-    """
+    """Run writing operations: several in one transaction, else, or after trouble, one each."""
     if len(jobs) > 1 and _write_together(connection, jobs, path, patience_s):
         return
     for job in jobs:
