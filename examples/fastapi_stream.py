@@ -2,18 +2,18 @@
 
 import json
 import os
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Annotated
 
 import uvicorn
 from fastapi import Body, FastAPI, Header, HTTPException
 from fastapi.responses import StreamingResponse
-from kept_agents import KeptAgents
 
-from looopy import AuthContext, ToolContext, event_to_json, open_stores
+from looopy import Agent, AuthContext, ToolContext, event_to_json, open_stores
 from looopy.errors import AgentBusy, ValueRefused
+from looopy.server import AgentHost
 from looopy.testing import ScriptedProvider, text, tool_call
 
 
@@ -23,17 +23,16 @@ async def whoami(context: ToolContext) -> str:
 
 
 model = os.environ.get("LOOOPY_MODEL") or ScriptedProvider(
-    lambda r: tool_call("whoami") if r.messages[-1].role == "user" else text(r.messages[-1].text),
-    chunk_chars=4, delay_s=0.02,
-)
-URL = os.environ.get("DATABASE_URL", "sqlite:///contexts.db")
+    lambda r: tool_call("whoami") if r.messages[-1].role == "user" else text(r.messages[-1].text))
 
 
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-    """Open the stores; at the end, let the running turns end."""
-    async with open_stores(URL) as db, KeptAgents(db, llm_provider=model, tools=[whoami]) as kept:
-        app.state.kept = kept
+    """Open the stores; at the end, let running turns end."""
+    agent = partial(Agent, llm_provider=model, tools=[whoami])
+    url = os.environ.get("DATABASE_URL", "sqlite:///contexts.db")
+    async with open_stores(url) as db, AgentHost(lambda c, s: agent(c, stores=s), db) as host:
+        app.state.host = host
         yield
 
 
@@ -47,13 +46,14 @@ async def say(
     """Begin a turn; if the client disconnects, the turn continues and stores its answer."""
     auth = AuthContext("ada", credentials={"token": authorization})
     try:
-        turn = (await app.state.kept.get(context_id)).execute_turn(said, auth)
-        await turn.accepted()  # the message is stored
+        async with app.state.host.agent(context_id, auth) as agent:
+            turn = agent.execute_turn(said, auth)
+            lines = (f"data: {json.dumps(event_to_json(event))}\n\n" async for event in turn)
+            await turn.accepted()  # the message is stored
     except (AgentBusy, ValueRefused) as error:
         raise HTTPException(409 if isinstance(error, AgentBusy) else 422, str(error)) from error
-    lines = (f"data: {json.dumps(event_to_json(event))}\n\n" async for event in turn)
     return StreamingResponse(lines, media_type="text/event-stream")
 
 
 if __name__ == "__main__":
-    uvicorn.run(app, port=int(sys.argv[1]))
+    uvicorn.run(app, port=int(os.environ.get("PORT", "8000")))

@@ -1,0 +1,368 @@
+"""
+The HTTP API: a path for each thing that one can do with a context.
+
+Each handler asks who sends the request, then the host, which checks the owner; then it answers in
+JSON. A turn that began runs on without its request. Its events are those of the context: a client
+reads them from the response of its POST, or from `/contexts/{id}/events`, from any process.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, TypeAlias, cast
+from urllib.parse import quote
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import BaseRoute, Route
+
+from looopy.errors import ValueRefused
+from looopy.loop.incoming import as_user_message
+from looopy.server.body import check_fields
+from looopy.server.compact import compacted
+from looopy.server.items import artifact_to_json, context_to_json, placed_to_json, turn_to_json
+from looopy.server.problems import Problem
+from looopy.server.site import Site
+from looopy.server.sse import EventStream, Frames, framed, place_of
+from looopy.stores.records import ContextRecord
+from looopy.stores.rules import check_idempotency_key, no_context
+from looopy.types.context import AuthContext
+from looopy.types.event import AgentEvent, event_to_json
+from looopy.types.message import UserMessage
+from looopy.types.message_json import message_from_json
+
+_PAGE = 50
+# Types that a browser shows without running anything in them.
+_SHOWN: Final = frozenset(
+    {"text/plain", "text/csv", "application/json", "image/png", "image/jpeg", "image/gif"}
+)
+_Body: TypeAlias = dict[str, Any]
+_Writer: TypeAlias = Callable[[AsyncGenerator[AgentEvent, None]], AsyncGenerator[bytes, None]]
+
+
+class _Api:
+    """The handlers, for one site."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._host = site.host
+        self._frames = Frames()
+
+    # --- turns ---------------------------------------------------------------------------------
+
+    async def begin_turn(self, request: Request) -> Response:
+        """Begin or continue a turn: `POST /contexts/{id}/turns`."""
+        auth, body = await self._asked(request, ("message", "inputs", "metadata"))
+        write = self._writer(request)
+        context_id = request.path_params["context_id"]
+        message = None if body.get("message") is None else self._message(body)
+        inputs, metadata = _object(body, "inputs"), _object(body, "metadata")
+        key = request.headers.get("idempotency-key")
+        if key is not None:
+            check_idempotency_key(key)
+        async with self._host.agent(context_id, auth, create=message is not None) as agent:
+            self._site.count_turn(auth)
+            turn = agent.execute_turn(
+                message,
+                auth,
+                inputs=inputs,
+                metadata=metadata,
+                idempotency_key=key,
+            )
+            streams = "text/event-stream" in request.headers.get("accept", "")
+            view = aiter(turn) if streams else None  # from here on it misses no delta
+            number = await turn.accepted()
+        if view is not None:
+            frames = write(self._turn_events(context_id, auth, view))
+            return EventStream(self._site, auth, frames)
+        return JSONResponse({"context_id": context_id, "turn": number}, 202)
+
+    async def _turn_events(
+        self, context_id: str, auth: AuthContext, view: AsyncIterator[AgentEvent]
+    ) -> AsyncGenerator[AgentEvent, None]:
+        async with self._host.agent(context_id, auth):  # keeps it while somebody watches
+            async for event in view:
+                yield event
+
+    async def steer(self, request: Request) -> Response:
+        """Send a message to the running turn: `POST /contexts/{id}/steer`."""
+        auth, body = await self._asked(request, ("message", "expected_turn"))
+        record = await self._known(request, auth)
+        expected = _number(body, "expected_turn")
+        async with self._host.agent(record.context_id, auth, create=False) as agent:
+            await agent.steer(self._message(body), auth, expected_turn=expected)
+        return _accepted(record)
+
+    async def follow_up(self, request: Request) -> Response:
+        """Send a message for the end of the running turn: `POST /contexts/{id}/follow-up`."""
+        auth, body = await self._asked(request, ("message",))
+        record = await self._known(request, auth)
+        async with self._host.agent(record.context_id, auth, create=False) as agent:
+            await agent.follow_up(self._message(body), auth)
+        return _accepted(record)
+
+    async def cancel(self, request: Request) -> Response:
+        """Stop the running turn: `POST /contexts/{id}/cancel`."""
+        auth, _ = await self._asked(request, ())
+        record = await self._known(request, auth)
+        async with self._host.agent(record.context_id, auth, create=False) as agent:
+            await agent.cancel()
+        return _accepted(record)
+
+    # --- the past ------------------------------------------------------------------------------
+
+    async def fork(self, request: Request) -> Response:
+        """Make a context that shares the past of this one: `POST /contexts/{id}/fork`."""
+        auth, body = await self._asked(request, ("new_context_id", "at"))
+        record = await self._known(request, auth)
+        name = body.get("new_context_id")
+        if name is not None and not isinstance(name, str):
+            raise _invalid("/new_context_id", "must be text")
+        name = secrets.token_urlsafe(16) if name is None else name
+        at = _number(body, "at")
+        async with self._host.agent(record.context_id, auth, create=False) as agent:
+            try:
+                await agent.fork(name, at=at)
+            except ValueRefused as error:
+                path = "/new_context_id" if error.path == "/context_id" else error.path
+                raise ValueRefused(str(error), path=path) from None
+        made = await self._host.authorise(name, auth)
+        return JSONResponse({} if made is None else _item(made), 201)
+
+    async def rewind(self, request: Request) -> Response:
+        """Hide a turn and all after it: `POST /contexts/{id}/rewind`."""
+        auth, body = await self._asked(request, ("to",))
+        to = _number(body, "to")
+        if to is None:
+            raise _invalid("/to", "is missing: the number of the first turn to hide")
+        async with self._host.agent(_name(request), auth, create=False) as agent:
+            event = await agent.rewind(to)
+        return JSONResponse({"event": event_to_json(event)})
+
+    async def compact(self, request: Request) -> Response:
+        """Have the model summarise the older part: `POST /contexts/{id}/compact`."""
+        auth, body = await self._asked(request, ("keep_turns",))
+        keep = _number(body, "keep_turns")
+        async with self._host.agent(_name(request), auth, create=False) as agent:
+            event = await agent.compact(1 if keep is None else keep)
+        return JSONResponse({"event": None if event is None else event_to_json(event)})
+
+    async def delete(self, request: Request) -> Response:
+        """Erase a context: `DELETE /contexts/{id}`."""
+        auth = await self._site.identify(request)
+        await self._host.erase(_name(request), auth, force=_flag(request, "force"))
+        return Response(status_code=204)
+
+    # --- reading -------------------------------------------------------------------------------
+
+    async def events(self, request: Request) -> Response:
+        """Follow the events: `GET /contexts/{id}/events`."""
+        auth = await self._site.identify(request)
+        record = await self._known(request, auth)
+        after, write = place_of(request, record.last_seq), self._writer(request)
+        events = self._host.events(
+            record.context_id, auth, after=record.last_seq if after is None else after
+        )
+        return EventStream(self._site, auth, write(events))
+
+    async def contexts(self, request: Request) -> Response:
+        """List the caller's contexts: `GET /contexts`."""
+        auth = await self._site.identify(request)
+        query = request.query_params
+        page = await self._host.stores_for(auth).contexts.list(
+            owner=auth.actor_id,
+            status=query.get("status"),
+            tags=query.getlist("tag"),
+            after=query.get("after"),
+            limit=self._limit(request),
+        )
+        return JSONResponse({"items": [_item(one) for one in page.items], "next": page.next})
+
+    async def context(self, request: Request) -> Response:
+        """Describe a context: `GET /contexts/{id}`."""
+        auth = await self._site.identify(request)
+        return JSONResponse(_item(await self._host.current(_name(request), auth)))
+
+    async def messages(self, request: Request) -> Response:
+        """List the messages: `GET /contexts/{id}/messages`."""
+        auth = await self._site.identify(request)
+        record = await self._known(request, auth)
+        limit, store = self._limit(request), self._host.stores_for(auth).messages
+        found = await store.records(
+            record.context_id,
+            after=_after(request),
+            limit=limit + 1,
+            include_hidden=_flag(request, "include_hidden"),
+        )
+        return _page([placed_to_json(one) for one in found], limit, "position")
+
+    async def turns(self, request: Request) -> Response:
+        """List the turns: `GET /contexts/{id}/turns`."""
+        auth = await self._site.identify(request)
+        record = await self._known(request, auth)
+        limit, journal = self._limit(request), self._host.stores_for(auth).journal
+        found = await journal.turns(record.context_id, after=_after(request), limit=limit + 1)
+        return _page([turn_to_json(one) for one in found], limit, "turn")
+
+    async def artifacts(self, request: Request) -> Response:
+        """List the newest version of each artifact: `GET /contexts/{id}/artifacts`."""
+        auth = await self._site.identify(request)
+        record = await self._known(request, auth)
+        limit, store = self._limit(request), self._host.stores_for(auth).artifacts
+        after = request.query_params.get("after", "")
+        found = await store.list(record.context_id, after=after, limit=limit + 1)
+        return _page([artifact_to_json(one) for one in found], limit, "artifact_id")
+
+    async def artifact(self, request: Request) -> Response:
+        """Download an artifact: `GET /contexts/{id}/artifacts/{artifact_id}`."""
+        auth = await self._site.identify(request)
+        record = await self._known(request, auth)
+        name, store = request.path_params["artifact_id"], self._host.stores_for(auth).artifacts
+        asked = request.query_params.get("version")
+        version = None if asked is None else _whole(asked, "/version")
+        found = await store.get(record.context_id, name, version)
+        kind = found.media_type.partition(";")[0].strip().lower()
+        content = store.stream(record.context_id, name, version=found.version)
+        headers = {
+            "Content-Disposition": f"attachment; filename*=UTF-8''{quote(name, safe='')}",
+            "Content-Security-Policy": "sandbox; default-src 'none'",
+            "ETag": f'"{found.sha256}"',
+        }
+        kind = kind if kind in _SHOWN else "application/octet-stream"
+        return StreamingResponse(content, media_type=kind, headers=headers)
+
+    # --- inside --------------------------------------------------------------------------------
+
+    async def _asked(self, request: Request, fields: Sequence[str]) -> tuple[AuthContext, _Body]:
+        """The caller, and the body with none but these fields."""
+        auth = await self._site.identify(request)
+        body = await self._site.read_json(request)
+        check_fields(body, fields)
+        return auth, body
+
+    async def _known(self, request: Request, auth: AuthContext) -> ContextRecord:
+        name = _name(request)
+        record = await self._host.authorise(name, auth)
+        if record is None:
+            raise no_context(name)
+        return record
+
+    def _message(self, body: _Body) -> UserMessage:
+        said = body.get("message")
+        data: dict[str, Any] = {"role": "user"}
+        if isinstance(said, str):
+            data["content"] = said
+        elif isinstance(said, Mapping):
+            check_fields(said, ("content",), "/message")
+            data |= said
+        else:
+            raise _invalid("/message", 'must be text, or {"content": [...]}')
+        try:
+            parsed = cast("UserMessage", message_from_json(data))
+            message = as_user_message(parsed, may_be_none=False)
+        except ValueRefused as error:
+            raise ValueRefused(str(error), path=f"/message{error.path or ''}") from None
+        if len(message.text.encode()) > self._site.limits.message_bytes:
+            most = f"{self._site.limits.message_bytes:,}"
+            raise Problem(
+                f"the message has more than {most} bytes", code="too_large", path="/message"
+            )
+        return message
+
+    def _writer(self, request: Request) -> _Writer:
+        """Writes events in the format that the request asks for."""
+        asked = request.query_params.get("format", "full")
+        if asked not in ("full", "compact"):
+            raise _invalid("/format", "must be full or compact")
+        return compacted if asked == "compact" else partial(framed, frames=self._frames)
+
+    def _limit(self, request: Request) -> int:
+        asked = request.query_params.get("limit")
+        if asked is None:
+            return min(_PAGE, self._site.limits.page)
+        limit = _whole(asked, "/limit")
+        if not 1 <= limit <= self._site.limits.page:
+            raise _invalid("/limit", f"must be 1 to {self._site.limits.page}")
+        return limit
+
+
+def routes(site: Site) -> Sequence[BaseRoute]:
+    """The routes of the HTTP API."""
+    api = _Api(site)
+    one = "/contexts/{context_id}"
+    table: list[tuple[str, str, Callable[[Request], Awaitable[Response]]]] = [
+        ("GET", "/contexts", api.contexts),
+        ("GET", one, api.context),
+        ("DELETE", one, api.delete),
+        ("GET", f"{one}/events", api.events),
+        ("GET", f"{one}/messages", api.messages),
+        ("GET", f"{one}/turns", api.turns),
+        ("POST", f"{one}/turns", api.begin_turn),
+        ("GET", f"{one}/artifacts", api.artifacts),
+        ("GET", f"{one}/artifacts/{{artifact_id:path}}", api.artifact),
+        ("POST", f"{one}/steer", api.steer),
+        ("POST", f"{one}/follow-up", api.follow_up),
+        ("POST", f"{one}/cancel", api.cancel),
+        ("POST", f"{one}/fork", api.fork),
+        ("POST", f"{one}/rewind", api.rewind),
+        ("POST", f"{one}/compact", api.compact),
+    ]
+    return [Route(path, handler, methods=[method]) for method, path, handler in table]
+
+
+def _item(record: ContextRecord) -> dict[str, Any]:
+    """A context, with the `seq` from which a client that has read it follows its events."""
+    more = {"tags": list(record.tags), "last_seq": record.last_seq}
+    return {**context_to_json(record), **more}
+
+
+def _accepted(record: ContextRecord) -> Response:
+    turn = record.turn_count if record.open_turn is None else record.open_turn.turn
+    return JSONResponse({"context_id": record.context_id, "turn": turn}, 202)
+
+
+def _page(items: list[dict[str, Any]], limit: int, key: str) -> Response:
+    following = items[limit - 1][key] if len(items) > limit else None
+    return JSONResponse({"items": items[:limit], "next": following})
+
+
+def _name(request: Request) -> str:
+    return str(request.path_params["context_id"])
+
+
+def _invalid(path: str, text: str) -> Problem:
+    return Problem(f"{path[1:]} {text}", code="invalid_request", path=path)
+
+
+def _object(body: _Body, name: str) -> Mapping[str, Any] | None:
+    found = body.get(name)
+    if found is not None and not isinstance(found, dict):
+        raise _invalid(f"/{name}", "must be an object")
+    return found
+
+
+def _number(body: _Body, name: str) -> int | None:
+    found = body.get(name)
+    if found is not None and (isinstance(found, bool) or not isinstance(found, int)):
+        raise _invalid(f"/{name}", "must be a whole number")
+    return found
+
+
+def _whole(text: str, path: str) -> int:
+    if not (text.isascii() and text.isdigit()) or len(text) > 18:
+        raise _invalid(path, "must be a whole number")
+    return int(text)
+
+
+def _after(request: Request) -> int:
+    asked = request.query_params.get("after")
+    return 0 if asked is None else _whole(asked, "/after")
+
+
+def _flag(request: Request, name: str) -> bool:
+    asked = request.query_params.get(name, "false")
+    if asked not in ("true", "false"):
+        raise _invalid(f"/{name}", "must be true or false")
+    return asked == "true"

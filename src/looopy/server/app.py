@@ -1,0 +1,108 @@
+"""The application: the HTTP API and the faces above one host, as one ASGI app of Starlette."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from looopy.errors import LooopyError
+from looopy.server import api
+from looopy.server.auth import LocalToken
+from looopy.server.guard import LOOPBACK, Guard
+from looopy.server.host import AgentHost
+from looopy.server.limits import Limits
+from looopy.server.openapi import description
+from looopy.server.problems import Problem, problem_response
+from looopy.server.site import Authenticate, Routes, Site
+
+
+def create_app(
+    host: AgentHost,
+    *,
+    authenticate: Authenticate | None = None,
+    limits: Limits | None = None,
+    faces: Sequence[Routes] = (),
+    hosts: Sequence[str] = LOOPBACK,
+    origins: Sequence[str] = (),
+) -> Starlette:
+    """
+    Make the ASGI application of *host*; its shutdown closes the host.
+
+    Args:
+        authenticate: `authenticate(request)` returns the `AuthContext` of the caller, or `None`. It
+            may be a coroutine function. By default a `LocalToken`: one person on this machine;
+            `app.state.site.authenticate.token` is the token.
+        limits: See `Limits`.
+        faces: Functions `routes(site)` that return more routes; see `looopy.server.site`.
+        hosts: The names that `Host` may have, with or without a port; `*` for any.
+        origins: The origins of web pages, besides the server's own, that may use it.
+    """
+    site = Site(host, authenticate or LocalToken(), limits)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_app: Starlette) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            await host.aclose()
+
+    async def ready(_request: Request) -> Response:
+        return JSONResponse({"ready": not host.closed}, 503 if host.closed else 200)
+
+    async def alive(_request: Request) -> Response:
+        return JSONResponse({"alive": True})
+
+    async def described(_request: Request) -> Response:
+        return JSONResponse(description(site.limits))
+
+    routes: list[BaseRoute] = [
+        Route("/healthz", alive),
+        Route("/readyz", ready),
+        Route("/openapi.json", described),
+        *api.routes(site),
+    ]
+    for face in faces:
+        routes += face(site)
+    middleware = [Middleware(Guard, hosts=hosts, origins=origins)]
+    if origins:
+        middleware.append(
+            Middleware(
+                CORSMiddleware,
+                allow_origins=list(origins),
+                allow_methods=["GET", "POST", "DELETE"],
+                allow_headers=[
+                    *("Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID")
+                ],
+            )
+        )
+    app = Starlette(
+        routes=routes,
+        middleware=middleware,
+        lifespan=lifespan,
+        exception_handlers={LooopyError: _answer, HTTPException: _no_route},
+    )
+    app.router.redirect_slashes = False
+    app.state.site = site
+    return app
+
+
+def _answer(_request: Request, error: Exception) -> Response:
+    return problem_response(error)
+
+
+def _no_route(_request: Request, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    code = {404: "not_found", 405: "method_not_allowed"}.get(status, "invalid_request")
+    text = error.detail if isinstance(error, HTTPException) else "the server failed"
+    headers = error.headers if isinstance(error, HTTPException) else None
+    return problem_response(
+        Problem(text, status=status, code=code, headers=dict(headers or {}))
+    )

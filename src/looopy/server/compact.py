@@ -1,0 +1,123 @@
+"""
+The small client format of an event stream, `?format=compact`: what a chat UI shows, once.
+
+The full format has every event as a subscriber sees it, so the result of a tool crosses the wire in
+five of them. Here each message crosses once, in its `message_end`. Other events say what happened,
+without what their messages say. Text that is being written is a frame without a name, whose data is
+a JSON string; neighbouring pieces are joined while they wait, so that short ones cost little.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any, Final
+
+from looopy.errors import LooopyError
+from looopy.server.problems import problem_json, problem_of
+from looopy.server.sse import frame, json_text
+from looopy.types.event import AgentEvent, MessageUpdate, event_to_json
+from looopy.types.message import AssistantMessage
+
+_LEFT_OUT: Final = frozenset(
+    {"iteration_start", "iteration_end", "usage", "tool_execution_update", "status_change"}
+)
+_UNSAID: Final = frozenset({"type", "context_id", "iteration", "timestamp", "seq"})
+_REPEATED: Final[dict[str, frozenset[str]]] = {
+    "turn_start": frozenset({"user_message"}),
+    "turn_end": frozenset({"messages"}),
+    "tool_execution_end": frozenset({"result"}),
+    "message_start": frozenset({"message"}),
+}
+_ENOUGH = 200  # characters that are sent without waiting for more
+_WAIT_S = 0.06  # how long fewer characters wait for more: nobody reads faster
+
+
+def compact_json(event: AgentEvent) -> dict[str, Any] | None:
+    """The event without what another one says, and without empty fields; `None` to leave it out."""
+    if event.type in _LEFT_OUT:
+        return None
+    if event.type == "message_start" and not isinstance(event.message, AssistantMessage):
+        return None
+    dropped = _UNSAID | _REPEATED.get(event.type, frozenset())
+    said = event_to_json(event)
+    return {
+        name: value
+        for name, value in said.items()
+        if name not in dropped and value not in (None, [], {}, "")
+    }
+
+
+class _Text:
+    """Text of one agent that waits to be sent."""
+
+    def __init__(self) -> None:
+        self.path: tuple[str, ...] = ()
+        self._since = 0.0
+        self._pieces: list[str] = []
+        self._size = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._pieces)
+
+    @property
+    def left_s(self) -> float:
+        """How long it may wait for more."""
+        left = self._since + _WAIT_S - asyncio.get_running_loop().time()
+        return max(0.0, left) if self._size < _ENOUGH else 0.0
+
+    def takes(self, event: MessageUpdate) -> bool:
+        """True if *event* continues it."""
+        return not self._pieces or self.path == tuple(event.path)
+
+    def add(self, event: MessageUpdate) -> None:
+        if not self._pieces:
+            self.path, self._since = tuple(event.path), asyncio.get_running_loop().time()
+        self._pieces.append(event.delta)
+        self._size += len(event.delta)
+
+    def frame(self) -> bytes:
+        """All of it as a frame; it is empty then."""
+        text = "".join(self._pieces)
+        self._pieces.clear()
+        self._size = 0
+        if self.path:  # an agent that works for a call
+            return frame("message_update", {"path": self.path, "delta": text})
+        return f"data: {json_text(text)}\n\n".encode()
+
+
+async def compacted(events: AsyncGenerator[AgentEvent, None]) -> AsyncGenerator[bytes, None]:
+    """The frames of *events*; an error ends them with a frame `problem`, as in the full format."""
+    text = _Text()
+    try:
+        async with aclosing(events):
+            following = asyncio.ensure_future(anext(events, None))
+            try:
+                while True:
+                    if text and not (await asyncio.wait([following], timeout=text.left_s))[0]:
+                        yield text.frame()
+                    event = await following
+                    if event is None:
+                        break
+                    following = asyncio.ensure_future(anext(events, None))
+                    if isinstance(event, MessageUpdate):
+                        if text and not text.takes(event):
+                            yield text.frame()
+                        if event.delta:
+                            text.add(event)
+                        if text and not text.left_s:
+                            yield text.frame()
+                        continue
+                    if (said := compact_json(event)) is None:
+                        continue
+                    if text:
+                        yield text.frame()
+                    yield frame(event.type, said, None if event.path else event.seq)
+            finally:
+                following.cancel()
+                await asyncio.gather(following, return_exceptions=True)
+        if text:
+            yield text.frame()
+    except LooopyError as error:
+        yield frame("problem", problem_json(problem_of(error)))

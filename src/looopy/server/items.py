@@ -1,0 +1,85 @@
+"""
+Contexts, turns, messages and artifacts as JSON objects: items of a page, over HTTP and in the CLI.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from looopy.agent.lease import seems_left
+from looopy.stores.records import ContextRecord, MessageRecord, TurnRecord
+from looopy.types.artifact import Artifact
+from looopy.types.message_json import message_to_json, usage_to_json
+from looopy.types.state import AgentStatus, pending_to_json
+
+
+def status_of(record: ContextRecord) -> tuple[AgentStatus, int | None]:
+    """The status that an agent would show for the context, and the turn that it could continue."""
+    turn = record.open_turn
+    if turn is not None:
+        return (AgentStatus.READY, turn.turn) if seems_left(record) else (AgentStatus.BUSY, None)
+    if record.state.pending:
+        return AgentStatus.WAITING, None
+    if record.state.error is not None:
+        return AgentStatus.FAILED, None
+    return AgentStatus.READY, record.state.resumable
+
+
+def context_to_json(record: ContextRecord) -> dict[str, Any]:
+    """A context without its messages."""
+    status, interrupted = status_of(record)
+    return {
+        "context_id": record.context_id,
+        "status": status.value,
+        "turn_count": record.turn_count,
+        "interrupted_turn": interrupted,
+        "pending": [{**pending_to_json(r), "args": dict(r.args)} for r in record.state.pending],
+        "error": None if record.state.error is None else record.state.error[1],
+        "created_at": record.created_at.isoformat(),
+        "last_activity": record.last_activity.isoformat(),
+        "usage": usage_to_json(record.state.usage),
+        "metadata": dict(record.metadata),
+    }
+
+
+def turn_to_json(turn: TurnRecord) -> dict[str, Any]:
+    """A turn without its messages."""
+    return {
+        "turn": turn.turn,
+        "outcome": turn.outcome.value if turn.outcome else None,
+        "stop_reason": turn.stop_reason.value if turn.stop_reason else None,
+        "continues": turn.continues,
+        "actor_id": turn.actor_id,
+        "started_at": turn.started_at.isoformat(),
+        "ended_at": turn.ended_at.isoformat() if turn.ended_at else None,
+        "usage": usage_to_json(turn.usage),
+        "metadata": dict(turn.metadata),
+    }
+
+
+def placed_to_json(record: MessageRecord) -> dict[str, Any]:
+    """A message with its place."""
+    return {
+        "position": record.position,
+        "turn": record.turn,
+        "message": message_to_json(record.message),
+    }
+
+
+def artifact_to_json(artifact: Artifact) -> dict[str, Any]:
+    """A version of an artifact, without its content."""
+    return {
+        "artifact_id": artifact.artifact_id,
+        "kind": artifact.kind.value,
+        "version": artifact.version,
+        "status": artifact.status.value,
+        "size": artifact.size,
+        "media_type": artifact.media_type,
+        "sha256": artifact.sha256,
+        "created_at": artifact.created_at.isoformat(),
+        "turn": artifact.turn,
+        "description": artifact.description,
+        "metadata": dict(artifact.metadata),
+        "columns": None if artifact.columns is None else dict(artifact.columns),
+        "rows": artifact.rows,
+    }

@@ -1,0 +1,53 @@
+"""The limits of a server: how much one request, one stream and one caller may take."""
+
+from dataclasses import dataclass, fields
+
+from looopy.errors import ConfigurationError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """
+    Limits of a server. A request beyond one is refused before anything is stored.
+
+    Attributes:
+        body_bytes: The body of a request: 413 `too_large`.
+        body_s: Seconds in which the body has to arrive: 408 `timeout`.
+        message_bytes: The text of a message, as UTF-8: 400 `too_large`.
+        json_depth: Levels of a JSON body, which is the first itself: 400 `too_deep`.
+        json_keys: Keys of one JSON object: 400 `too_deep`.
+        json_values: Values in a JSON body, all levels together: 400 `too_deep`.
+        streams_per_actor: Event streams of one actor: 429 `limit_exceeded`.
+        streams: Event streams of this process: 503 `limit_exceeded`.
+        turns_per_minute: Turns that one actor may begin in a minute: 429 `limit_exceeded`. `None`:
+            any number.
+        heartbeat_s: Seconds of silence after which a stream sends a comment.
+        send_s: Seconds that a write to a stream may wait for its reader, who is then disconnected.
+            A reader continues behind the last `seq`.
+        page: Items of a page, at most.
+
+    Raises:
+        ConfigurationError: A limit is not a number above 0.
+    """
+
+    body_bytes: int = 1024 * 1024
+    body_s: float = 30.0
+    message_bytes: int = 256 * 1024
+    json_depth: int = 64
+    json_keys: int = 10_000
+    json_values: int = 50_000
+    streams_per_actor: int = 20
+    streams: int = 2_000
+    turns_per_minute: int | None = None
+    heartbeat_s: float = 15.0
+    send_s: float = 30.0
+    page: int = 200
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value: object = getattr(self, field.name)
+            if value is None and field.name == "turns_per_minute":
+                continue
+            kinds = (int, float) if field.name.endswith("_s") else (int,)
+            if isinstance(value, bool) or not isinstance(value, kinds) or not value > 0:
+                raise ConfigurationError(f"Limits.{field.name} takes a number above 0")

@@ -1,0 +1,356 @@
+"""
+The description of the HTTP API, as OpenAPI 3.1: `GET /openapi.json`.
+
+The faces describe themselves elsewhere: OpenAI's API, A2A, AG-UI and the AI SDK have their own
+specifications.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, TypeAlias
+
+import looopy
+from looopy.server.limits import Limits
+from looopy.types.artifact import ArtifactKind, ArtifactStatus
+from looopy.types.message import StopReason
+from looopy.types.state import AgentStatus, Outcome, PendingKind
+
+Json: TypeAlias = dict[str, Any]
+
+_TEXT: Final[Json] = {"type": "string"}
+_NUMBER: Final[Json] = {"type": "integer", "minimum": 0}
+_OBJECT: Final[Json] = {"type": "object", "additionalProperties": True}
+_TIME: Final[Json] = {"type": "string", "format": "date-time"}
+_CONTEXT_ID: Final[Json] = {"type": "string", "pattern": "^[A-Za-z0-9._:-]{1,128}$"}
+_EVENT_STREAM: Final = "text/event-stream"
+
+
+def _maybe(schema: Json) -> Json:
+    return {"anyOf": [schema, {"type": "null"}]}
+
+
+def _ref(name: str) -> Json:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def _closed(properties: Mapping[str, Json], *required: str) -> Json:
+    """The schema of a body: an unknown field is refused."""
+    return {
+        "type": "object",
+        "properties": dict(properties),
+        "required": list(required),
+        "additionalProperties": False,
+    }
+
+
+def _open(properties: Mapping[str, Json]) -> Json:
+    """The schema of an answer: a later version may add fields."""
+    return {"type": "object", "properties": dict(properties), "required": list(properties)}
+
+
+def _page(name: str, after: Json) -> Json:
+    return _open({"items": {"type": "array", "items": _ref(name)}, "next": _maybe(after)})
+
+
+def _schemas(limits: Limits) -> Json:
+    usage_names = ("input", "output", "cache_read", "cache_write", "total_tokens")
+    return {
+        "Problem": {
+            "type": "object",
+            "properties": {
+                "error": {
+                    "type": "object",
+                    "properties": {
+                        "code": {**_TEXT, "description": "A word for programs."},
+                        "message": _TEXT,
+                        "path": {**_TEXT, "description": "JSON pointer into the body."},
+                        "turn": {**_NUMBER, "description": "The running turn in the way."},
+                    },
+                    "required": ["code", "message"],
+                }
+            },
+            "required": ["error"],
+        },
+        "UserMessage": {
+            "description": f"At most {limits.message_bytes:,} bytes of text.",
+            "anyOf": [
+                {"type": "string", "minLength": 1},
+                _closed(
+                    {"content": {"anyOf": [_TEXT, {"type": "array", "items": _OBJECT}]}},
+                    "content",
+                ),
+            ],
+        },
+        "Usage": {"type": "object", "properties": dict.fromkeys(usage_names, _NUMBER)},
+        "PendingRequest": _open(
+            {
+                "request_id": _TEXT,
+                "kind": {"enum": [one.value for one in PendingKind]},
+                "tool_name": _TEXT,
+                "args": _OBJECT,
+                "tool_call_id": _TEXT,
+                "turn": _NUMBER,
+                "prompt": _TEXT,
+                "schema": _maybe(_OBJECT),
+                "options": {"type": "array"},
+                "expires_at": _maybe(_TIME),
+            }
+        ),
+        "Context": _open(
+            {
+                "context_id": _CONTEXT_ID,
+                "status": {"enum": [one.value for one in AgentStatus]},
+                "turn_count": _NUMBER,
+                "interrupted_turn": _maybe(_NUMBER),
+                "pending": {"type": "array", "items": _ref("PendingRequest")},
+                "error": _maybe(_TEXT),
+                "created_at": _TIME,
+                "last_activity": _TIME,
+                "usage": _ref("Usage"),
+                "metadata": _OBJECT,
+                "tags": {"type": "array", "items": _TEXT},
+                "last_seq": _NUMBER,
+            }
+        ),
+        "Turn": _open(
+            {
+                "turn": _NUMBER,
+                "outcome": _maybe({"enum": [one.value for one in Outcome]}),
+                "stop_reason": _maybe({"enum": [one.value for one in StopReason]}),
+                "continues": _maybe(_NUMBER),
+                "actor_id": _maybe(_TEXT),
+                "started_at": _TIME,
+                "ended_at": _maybe(_TIME),
+                "usage": _ref("Usage"),
+                "metadata": _OBJECT,
+            }
+        ),
+        "PlacedMessage": _open(
+            {
+                "position": _NUMBER,
+                "turn": _NUMBER,
+                "message": {**_OBJECT, "description": "Roles, blocks: docs/agent.md."},
+            }
+        ),
+        "Artifact": _open(
+            {
+                "artifact_id": _TEXT,
+                "kind": {"enum": [one.value for one in ArtifactKind]},
+                "version": _NUMBER,
+                "status": {"enum": [one.value for one in ArtifactStatus]},
+                "size": _NUMBER,
+                "media_type": _TEXT,
+                "sha256": _maybe(_TEXT),
+                "created_at": _TIME,
+                "turn": _maybe(_NUMBER),
+                "description": _maybe(_TEXT),
+                "metadata": _OBJECT,
+                "columns": _maybe(_OBJECT),
+                "rows": _maybe(_NUMBER),
+            }
+        ),
+        "Event": {**_OBJECT, "description": "One event: docs/events.md."},
+        "Accepted": _open({"context_id": _CONTEXT_ID, "turn": _NUMBER}),
+        "ContextPage": _page("Context", _TEXT),
+        "TurnPage": _page("Turn", _NUMBER),
+        "MessagePage": _page("PlacedMessage", _NUMBER),
+        "ArtifactPage": _page("Artifact", _TEXT),
+    }
+
+
+def _query(name: str, schema: Json, text: str) -> Json:
+    return {"name": name, "in": "query", "schema": schema, "description": text}
+
+
+def _in_path(name: str, schema: Json) -> Json:
+    return {"name": name, "in": "path", "required": True, "schema": schema}
+
+
+def _header(name: str, schema: Json, text: str) -> Json:
+    return {"name": name, "in": "header", "schema": schema, "description": text}
+
+
+def _operation(
+    summary: str,
+    status: int,
+    answer: Json | None,
+    *,
+    kind: str = "application/json",
+    body: Json | None = None,
+    parameters: list[Json] | None = None,
+    also: Mapping[str, Json] | None = None,
+) -> Json:
+    content = {kind: {"schema": answer}, **(also or {})} if answer is not None else None
+    done: Json = {"description": summary}
+    if content is not None:
+        done["content"] = content
+    made: Json = {
+        "summary": summary,
+        "responses": {
+            str(status): done,
+            "default": {
+                "description": "The request was refused.",
+                "content": {"application/json": {"schema": _ref("Problem")}},
+            },
+        },
+    }
+    if parameters:
+        made["parameters"] = parameters
+    if body is not None:
+        made["requestBody"] = {
+            "required": True,
+            "content": {"application/json": {"schema": body}},
+        }
+    return made
+
+
+def description(limits: Limits) -> Json:
+    """The OpenAPI description of the HTTP API with *limits*."""
+    limit = {"type": "integer", "minimum": 1, "maximum": limits.page}
+    size = _query("limit", limit, "Items of the page.")
+    by_number = [_query("after", _NUMBER, "`next` of the page before."), size]
+    by_name = [_query("after", _TEXT, "`next` of the page before."), size]
+    message = {"message": _ref("UserMessage")}
+    stream = {_EVENT_STREAM: {"schema": _TEXT}}
+    key = _header(
+        "Idempotency-Key", {**_TEXT, "minLength": 1, "maxLength": 256}, "Names this request."
+    )
+    turn_body = {"inputs": _OBJECT, "metadata": _OBJECT}
+    place = [
+        _header("Last-Event-ID", _NUMBER, "The `seq` behind which to begin; wins over `after`."),
+        _query("after", _NUMBER, "The `seq` behind which to begin; without one, at the head."),
+    ]
+    form = _query("format", {"enum": ["full", "compact"]}, "Each event whole, or each fact once.")
+    one = "/contexts/{context_id}"
+    listing = [
+        _query("status", {"enum": [s.value for s in AgentStatus]}, "Contexts of this status."),
+        _query("tag", {"type": "array", "items": _TEXT}, "Contexts that have all of these tags."),
+        *by_name,
+    ]
+    operations: dict[str, Json] = {
+        "/contexts": {
+            "get": _operation(
+                "The caller's contexts, the last used first.",
+                200,
+                _ref("ContextPage"),
+                parameters=listing,
+            )
+        },
+        one: {
+            "get": _operation("A context.", 200, _ref("Context")),
+            "delete": _operation(
+                "Erase a context for good.",
+                204,
+                None,
+                parameters=[_query("force", {"type": "boolean"}, "Also while a turn runs.")],
+            ),
+        },
+        f"{one}/turns": {
+            "get": _operation("The turns.", 200, _ref("TurnPage"), parameters=by_number),
+            "post": _operation(
+                "Begin a turn; without a message, continue. `Accept: text/event-stream` streams"
+                " it with status 200.",
+                202,
+                _ref("Accepted"),
+                body=_closed({"message": _maybe(_ref("UserMessage")), **turn_body}),
+                parameters=[key, form],
+            ),
+        },
+        f"{one}/events": {
+            "get": _operation(
+                "Follow the events: `id` is the `seq` of a durable event, `event` its type.",
+                200,
+                _TEXT,
+                kind=_EVENT_STREAM,
+                parameters=[*place, form],
+            )
+        },
+        f"{one}/messages": {
+            "get": _operation(
+                "The messages, the oldest first.",
+                200,
+                _ref("MessagePage"),
+                parameters=[
+                    *by_number,
+                    _query("include_hidden", {"type": "boolean"}, "Those too that were rewound."),
+                ],
+            )
+        },
+        f"{one}/artifacts": {
+            "get": _operation(
+                "The newest version of each artifact.",
+                200,
+                _ref("ArtifactPage"),
+                parameters=by_name,
+            )
+        },
+        f"{one}/artifacts/{{artifact_id}}": {
+            "parameters": [_in_path("artifact_id", _TEXT)],
+            "get": _operation(
+                "Download an artifact.",
+                200,
+                {"type": "string", "format": "binary"},
+                kind="application/octet-stream",
+                parameters=[_query("version", _NUMBER, "Another version than the newest.")],
+            ),
+        },
+        f"{one}/steer": {
+            "post": _operation(
+                "Send a message to the running turn, before its next model call.",
+                202,
+                _ref("Accepted"),
+                body=_closed({**message, "expected_turn": _maybe(_NUMBER)}, "message"),
+            )
+        },
+        f"{one}/follow-up": {
+            "post": _operation(
+                "Send a message for the end of the running turn.",
+                202,
+                _ref("Accepted"),
+                body=_closed(message, "message"),
+            )
+        },
+        f"{one}/cancel": {
+            "post": _operation("Stop the running turn.", 202, _ref("Accepted"), body=_closed({}))
+        },
+        f"{one}/fork": {
+            "post": _operation(
+                "Make a context that shares the past of this one.",
+                201,
+                _ref("Context"),
+                body=_closed({"new_context_id": _maybe(_CONTEXT_ID), "at": _maybe(_NUMBER)}),
+            )
+        },
+        f"{one}/rewind": {
+            "post": _operation(
+                "Hide a turn and all after it.",
+                200,
+                _open({"event": _ref("Event")}),
+                body=_closed({"to": {"type": "integer", "minimum": 1}}, "to"),
+            )
+        },
+        f"{one}/compact": {
+            "post": _operation(
+                "Have the model summarise the older part.",
+                200,
+                _open({"event": _maybe(_ref("Event"))}),
+                body=_closed({"keep_turns": _maybe(_NUMBER)}),
+            )
+        },
+    }
+    for path, item in operations.items():
+        if path.startswith(one):
+            item["parameters"] = [_in_path("context_id", _CONTEXT_ID), *item.get("parameters", [])]
+    turns = operations[f"{one}/turns"]["post"]
+    turns["responses"]["200"] = {"description": "The events of the turn.", "content": stream}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "looopy", "version": looopy.__version__},
+        "security": [{"bearer": []}],
+        "paths": operations,
+        "components": {
+            "schemas": _schemas(limits),
+            "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
+        },
+    }

@@ -1,0 +1,9 @@
+"""
+The face for OpenAI's Responses API: any client of that API talks to a durable agent.
+
+A conversation is a context, and a response is one turn of it. A client therefore loses nothing when
+the server dies: it retrieves the response, or continues behind it.
+
+- `items`: a turn as a response, live or from the log. `request`: what a client sends.
+- `routes`: the paths under `/v1`. `looopy.server` exports its `responses_api`.
+"""

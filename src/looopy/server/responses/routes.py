@@ -1,0 +1,260 @@
+"""
+The routes of the Responses API: create, retrieve, stream again, cancel; and the list of models.
+
+A conversation is a context, and a response is one turn of it. `previous_response_id` continues the
+conversation behind that response: if others came after it, in a fork that shares the past.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from typing import Any, Final, TypeAlias
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from looopy.agent.agent import Agent
+from looopy.agent.stream import TurnStream
+from looopy.errors import LooopyError
+from looopy.server.chains import record_of
+from looopy.server.problems import Problem, problem_of
+from looopy.server.responses.items import ResponseBuilder, place_of
+from looopy.server.responses.request import Asked, read
+from looopy.server.site import Site
+from looopy.server.sse import EventStream, frame
+from looopy.stores.bundle import Stores
+from looopy.stores.records import TurnRecord
+from looopy.types.context import AuthContext
+from looopy.types.event import AgentEvent
+
+_PAGE: Final = 500
+_CANCELLED_WITHIN_S: Final = 10.0
+_TYPES: Final = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+Handler: TypeAlias = Callable[[Request], Awaitable[Response]]
+
+
+def responses_api(site: Site, *, model: str = "looopy") -> Sequence[BaseRoute]:
+    """
+    The routes of OpenAI's Responses API, for `create_app(faces=[responses_api])`.
+
+    Args:
+        model: The name by which clients address the agent: `client.responses.create(model=...)`.
+    """
+    face = _Face(site, model)
+    one = "/v1/responses/{response_id}"
+    return [
+        Route("/v1/responses", _answered(face.create), methods=["POST"]),
+        Route(one, _answered(face.retrieve), methods=["GET"]),
+        Route(f"{one}/cancel", _answered(face.cancel), methods=["POST"]),
+        Route("/v1/models", _answered(face.models), methods=["GET"]),
+    ]
+
+
+class _Face:
+    def __init__(self, site: Site, model: str) -> None:
+        self._site = site
+        self._model = model
+
+    async def models(self, request: Request) -> Response:
+        """GET /v1/models."""
+        await self._site.identify(request)
+        model = {"id": self._model, "object": "model", "created": 0, "owned_by": "looopy"}
+        return JSONResponse({"object": "list", "data": [model]})
+
+    async def create(self, request: Request) -> Response:
+        """POST /v1/responses."""
+        auth = await self._site.identify(request)
+        asked = read(await self._site.read_json(request))
+        if asked.model != self._model:
+            raise Problem(
+                f"the model {asked.model!r} does not exist; this server has {self._model!r}",
+                status=404,
+                code="model_not_found",
+                path="/model",
+            )
+        self._site.count_turn(auth)
+        context_id = await self._context_of(asked, auth)
+        async with self._site.host.agent(
+            context_id, auth, create=asked.after_turn is None and asked.message is not None
+        ) as agent:
+            turn = self._begin(agent, asked, auth, request.headers.get("idempotency-key"))
+            view = aiter(turn)  # from here on it misses no delta
+            builder = ResponseBuilder(context_id, await turn.accepted(), model=self._model)
+            if not asked.stream:
+                if not asked.background:
+                    async for event in view:
+                        builder.take(event)
+                return JSONResponse(builder.response(background=asked.background))
+        return self._streamed(builder, self._watched(context_id, auth, view), auth)
+
+    async def _watched(
+        self, context_id: str, auth: AuthContext, view: AsyncIterator[AgentEvent]
+    ) -> AsyncGenerator[AgentEvent, None]:
+        async with self._site.host.agent(context_id, auth):  # keeps it while somebody watches
+            async for event in view:
+                yield event
+
+    def _begin(
+        self, agent: Agent, asked: Asked, auth: AuthContext, key: str | None
+    ) -> TurnStream[Any]:
+        return agent.execute_turn(
+            asked.message,
+            auth,
+            inputs=asked.inputs or None,
+            idempotency_key=key,
+            metadata=asked.metadata or None,
+            output_type=asked.output_type,
+            options=asked.options,
+        )
+
+    async def _context_of(self, asked: Asked, auth: AuthContext) -> str:
+        """The context of the new turn; a fork if it comes behind an older response."""
+        if asked.context_id is None:
+            return secrets.token_urlsafe(18)
+        if asked.after_turn is None:
+            return asked.context_id
+        host = self._site.host
+        record = await host.authorise(asked.context_id, auth)
+        count = record.turn_count if record is not None else 0
+        if asked.after_turn == count:
+            return asked.context_id
+        turn = await self._turn(host.stores_for(auth), asked.context_id, asked.after_turn)
+        fork = secrets.token_urlsafe(18)
+        async with host.agent(asked.context_id, auth, create=False) as agent:
+            await agent.fork(fork, at=turn.last_position)
+        return fork
+
+    async def retrieve(self, request: Request) -> Response:
+        """GET /v1/responses/{response_id}."""
+        auth = await self._site.identify(request)
+        stores, context_id, turn = await self._found(request, auth)
+        builder = ResponseBuilder(context_id, turn.turn, model=self._model)
+        again = request.query_params.get("stream", "false").lower()
+        if again not in ("true", "false"):
+            raise Problem("stream is true or false", path="/stream")
+        if request.query_params.get("starting_after") is not None:
+            text = "starting_after is not supported: the stream begins with the response"
+            raise Problem(text, code="unsupported_parameter", path="/starting_after")
+        if again == "true":
+            events = self._site.host.events(context_id, auth, after=turn.start_seq - 1)
+            return self._streamed(builder, events, auth)
+        await _replay(stores, builder, context_id, turn)
+        return JSONResponse(builder.response())
+
+    async def cancel(self, request: Request) -> Response:
+        """POST /v1/responses/{response_id}/cancel."""
+        auth = await self._site.identify(request)
+        stores, context_id, turn = await self._found(request, auth)
+        if turn.outcome is None:
+            async with self._site.host.agent(context_id, auth, create=False) as agent:
+                await agent.cancel()
+            builder = ResponseBuilder(context_id, turn.turn, model=self._model)
+            await self._to_the_end(builder, context_id, auth, turn.start_seq - 1)
+        builder = ResponseBuilder(context_id, turn.turn, model=self._model)
+        await _replay(stores, builder, context_id, turn)
+        return JSONResponse(builder.response())
+
+    async def _to_the_end(
+        self, builder: ResponseBuilder, context_id: str, auth: AuthContext, after: int
+    ) -> None:
+        """Wait until the turn has ended, but not for ever: a tool may hold it."""
+        events = self._site.host.events(context_id, auth, after=after)
+        try:
+            async with asyncio.timeout(_CANCELLED_WITHIN_S), aclosing(events):
+                async for event in events:
+                    builder.take(event)
+                    if builder.done:
+                        return
+        except TimeoutError:
+            return
+
+    async def _found(self, request: Request, auth: AuthContext) -> tuple[Stores, str, TurnRecord]:
+        """
+        The turn that the path names.
+
+        Raises:
+            Problem: 404; the caller has no such response.
+        """
+        place = place_of(request.path_params["response_id"])
+        if place is None:
+            raise _no_response()
+        context_id, number = place
+        await self._site.host.current(context_id, auth)  # a dead process leaves none in progress
+        stores = self._site.host.stores_for(auth)
+        return stores, context_id, await self._turn(stores, context_id, number)
+
+    async def _turn(self, stores: Stores, context_id: str, number: int) -> TurnRecord:
+        found = await record_of(stores, context_id, number)
+        if found is None:
+            raise _no_response()
+        return found
+
+    def _streamed(
+        self, builder: ResponseBuilder, events: AsyncGenerator[AgentEvent, None], auth: AuthContext
+    ) -> Response:
+        async def frames() -> AsyncGenerator[bytes, None]:
+            try:
+                async with aclosing(events):
+                    async for event in events:
+                        for one in builder.take(event):
+                            yield frame(one["type"], one)
+                        if builder.done:
+                            return
+            except LooopyError as error:
+                one = builder.failed(problem_of(error).message)
+                yield frame(one["type"], one)
+
+        return EventStream(self._site, auth, frames())
+
+
+async def _replay(
+    stores: Stores, builder: ResponseBuilder, context_id: str, turn: TurnRecord
+) -> None:
+    """Build the response of *turn* from the log, as far as it has come."""
+    after = turn.start_seq - 1
+    while not builder.done:
+        found = await stores.journal.events(context_id, after=after, limit=_PAGE)
+        for event in found:
+            builder.take(event)
+            after = event.seq or after
+        if len(found) < _PAGE or (turn.end_seq is not None and after >= turn.end_seq):
+            return
+
+
+def _no_response() -> Problem:
+    return Problem("no such response", status=404, code="response_not_found")
+
+
+def _answered(handler: Handler) -> Handler:
+    """*handler*, with errors in the form of the API."""
+
+    async def answer(request: Request) -> Response:
+        try:
+            return await handler(request)
+        except LooopyError as error:
+            problem = problem_of(error)
+            kind = _TYPES.get(problem.status) or (
+                "invalid_request_error" if problem.status < 500 else "server_error"
+            )
+            said = {
+                "message": problem.message,
+                "type": kind,
+                "param": None if problem.path is None else _param(problem.path),
+                "code": problem.code,
+            }
+            return JSONResponse({"error": said}, problem.status, headers=dict(problem.headers))
+
+    return answer
+
+
+def _param(path: str) -> str | None:
+    """A JSON pointer as the API writes a place: `input[0].role`."""
+    if path == "/context_id":
+        return "conversation"
+    dotted = re.sub(r"/(\d+)(?=/|$)", r"[\1]", path).replace("/", ".").lstrip(".")
+    return dotted or None

@@ -1,0 +1,141 @@
+"""
+One server as its routes see it: the host, the limits, and who is asking.
+
+Every face is a function `routes(site)` that returns Starlette routes; `create_app` mounts them. A
+route first calls `site.identify(request)`, then reads its body with `site.read_json(request)`, and
+then asks the host, which checks the owner. None of them reads a header of credentials itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from time import monotonic
+from typing import Any, TypeAlias
+
+from starlette.requests import Request
+from starlette.routing import BaseRoute
+
+from looopy.errors import ConfigurationError
+from looopy.server.body import read_json
+from looopy.server.host import AgentHost
+from looopy.server.limits import Limits
+from looopy.server.problems import Problem
+from looopy.types.context import AuthContext
+
+Authenticate: TypeAlias = Callable[[Request], AuthContext | Awaitable[AuthContext | None] | None]
+"""Tells who sends a request; `None` refuses it with 401. A function or a coroutine function."""
+
+Routes: TypeAlias = Callable[["Site"], Sequence[BaseRoute]]
+"""A face: makes its routes for a site."""
+
+_MOST_CALLERS = 10_000  # whose turns are counted; the others have not come for long
+
+
+class Site:
+    """
+    The host, the limits and the authentication that the routes of a server share.
+
+    Args:
+        authenticate: Tells who sends a request.
+
+    Attributes:
+        host: The agents.
+        limits: The limits.
+    """
+
+    def __init__(
+        self, host: AgentHost, authenticate: Authenticate, limits: Limits | None = None
+    ) -> None:
+        self.host = host
+        self.authenticate = authenticate
+        self.limits = limits or Limits()
+        self._streams: Counter[tuple[str, str]] = Counter()
+        self._turns: dict[tuple[str, str], deque[float]] = {}
+
+    async def identify(self, request: Request) -> AuthContext:
+        """
+        The caller, with credentials for this request alone.
+
+        Raises:
+            Problem: 401; the request has no credentials that count.
+        """
+        found = self.authenticate(request)
+        auth = await found if inspect.isawaitable(found) else found
+        if auth is None or (isinstance(auth, AuthContext) and auth.expired()):
+            raise Problem(
+                "the request has no valid credentials",
+                status=401,
+                code="unauthorised",
+                headers={"WWW-Authenticate": "Bearer"},
+            )
+        if not isinstance(auth, AuthContext):
+            raise ConfigurationError("authenticate(request) must return an AuthContext or None")
+        return auth
+
+    async def read_json(self, request: Request) -> dict[str, Any]:
+        """The JSON object that is the body; see `looopy.server.body.read_json`."""
+        return await read_json(request, self.limits)
+
+    def count_turn(self, auth: AuthContext) -> None:
+        """
+        Count a turn that the caller is about to begin.
+
+        Raises:
+            Problem: 429; the caller has begun too many within a minute.
+        """
+        most = self.limits.turns_per_minute
+        if most is None:
+            return
+        now, caller = monotonic(), self._caller(auth)
+        began = self._turns.pop(caller, None) or deque()
+        while began and began[0] <= now - 60:
+            began.popleft()
+        self._turns[caller] = began  # the last that came is the last
+        if len(began) >= most:
+            raise _limited(
+                429, f"{most} turns in a minute are the limit", after_s=began[0] + 60 - now
+            )
+        began.append(now)
+        while len(self._turns) > _MOST_CALLERS:
+            del self._turns[next(iter(self._turns))]
+
+    @property
+    def open_streams(self) -> int:
+        """How many streams are open now."""
+        return self._streams.total()
+
+    @contextlib.contextmanager
+    def stream(self, auth: AuthContext) -> Iterator[None]:
+        """
+        Count an open stream of the caller within the block.
+
+        Raises:
+            Problem: 429 or 503; the caller, or this process, has too many.
+        """
+        caller, limits = self._caller(auth), self.limits
+        if self._streams[caller] >= limits.streams_per_actor:
+            raise _limited(429, f"{limits.streams_per_actor} streams of one actor are the limit")
+        if self.open_streams >= limits.streams:
+            raise _limited(503, f"{limits.streams} streams of this process are the limit")
+        self._streams[caller] += 1
+        try:
+            yield
+        finally:
+            self._streams[caller] -= 1
+            if not self._streams[caller]:
+                del self._streams[caller]
+
+    def _caller(self, auth: AuthContext) -> tuple[str, str]:
+        return (auth.tenant_id or self.host.stores.tenant, auth.actor_id)
+
+
+def _limited(status: int, text: str, after_s: float = 1.0) -> Problem:
+    return Problem(
+        text,
+        status=status,
+        code="limit_exceeded",
+        headers={"Retry-After": str(max(1, round(after_s)))},
+    )

@@ -1,0 +1,129 @@
+"""
+Server-sent events: one frame an event, made once for all readers, and the response that sends them.
+
+`id:` is the `seq` of a durable event, so a client that lost its connection says how far it came by
+`Last-Event-ID`. A frame without an id repeats nothing after a reconnect: a delta, a report.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractContextManager, aclosing, suppress
+from functools import partial
+from typing import Any
+
+from sse_starlette import EventSourceResponse
+from sse_starlette.sse import SendTimeoutError
+from starlette.requests import Request
+from starlette.types import Receive, Scope, Send
+
+from looopy.errors import LooopyError
+from looopy.server.problems import Problem, problem_json, problem_of
+from looopy.server.site import Site
+from looopy.types.context import AuthContext
+from looopy.types.event import AgentEvent, event_to_json
+from looopy.types.storable import MAX_INT
+
+_MOST_FRAMES = 512
+
+
+def json_text(value: Any) -> str:
+    """JSON on one line."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def frame(name: str, data: Any, seq: int | None = None) -> bytes:
+    """One server-sent event."""
+    place = "" if seq is None else f"id: {seq}\n"
+    return f"{place}event: {name}\ndata: {json_text(data)}\n\n".encode()
+
+
+class Frames:
+    """
+    The frames of events, of which the newest are kept: many readers get the same event at once.
+
+    Args:
+        write: Writes an event as JSON.
+    """
+
+    def __init__(self, write: Callable[[AgentEvent], dict[str, Any]] = event_to_json) -> None:
+        self._write = write
+        self._made: OrderedDict[int, tuple[AgentEvent, bytes]] = OrderedDict()
+
+    def of(self, event: AgentEvent) -> bytes:
+        """The frame of *event*."""
+        known = self._made.get(id(event))
+        if known is not None:  # it is that event: the entry keeps it, so its id is not used again
+            return known[1]
+        made = frame(event.type, self._write(event), None if event.path else event.seq)
+        self._made[id(event)] = (event, made)
+        if len(self._made) > _MOST_FRAMES:
+            self._made.popitem(last=False)
+        return made
+
+
+async def framed(
+    events: AsyncGenerator[AgentEvent, None], frames: Frames
+) -> AsyncGenerator[bytes, None]:
+    """
+    The frames of *events*; an error ends them with a frame `problem`, which has no id.
+
+    The reader may come again behind its last id, unless the problem is `context_not_found`.
+    """
+    try:
+        async with aclosing(events):
+            async for event in events:
+                yield frames.of(event)
+    except LooopyError as error:
+        yield frame("problem", problem_json(problem_of(error)))
+
+
+class EventStream(EventSourceResponse):
+    """
+    A response that streams frames until they end, or its reader leaves or stands still.
+
+    The site counts it while it runs. To leave it is to detach: it cancels no turn.
+    """
+
+    def __init__(
+        self, site: Site, auth: AuthContext, frames: AsyncGenerator[bytes, None], **headers: str
+    ) -> None:
+        limits = site.limits
+        super().__init__(
+            frames,
+            headers=headers or None,
+            ping=limits.heartbeat_s,
+            send_timeout=limits.send_s,
+            sep="\n",
+        )
+        self._frames = frames
+        self._counted: Callable[[], AbstractContextManager[None]] = partial(site.stream, auth)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Stream; a reader that does not read is disconnected."""
+        with suppress(SendTimeoutError):
+            try:
+                with self._counted():
+                    await super().__call__(scope, receive, send)
+            finally:
+                await self._frames.aclose()
+
+
+def place_of(request: Request, head: int) -> int | None:
+    """
+    The `seq` behind which a reader wants to begin: `Last-Event-ID`, else `?after=`; or `None`.
+
+    Raises:
+        Problem: 400; it is no whole number from 0 to *head*, the newest `seq`.
+    """
+    said = request.headers.get("last-event-id") or request.query_params.get("after")
+    if said is None:
+        return None
+    if not (said.isascii() and said.isdigit()) or len(said) > len(str(MAX_INT)):
+        raise Problem("the place in a stream is a whole number from 0", code="invalid_place")
+    if int(said) > head:
+        text = f"this context has no event {said}: the newest is {head}"
+        raise Problem(text, code="invalid_place")
+    return int(said)

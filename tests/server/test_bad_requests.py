@@ -1,0 +1,222 @@
+"""Whatever a client sends: a status, a code, the place; nothing stored, nothing hangs."""
+
+import asyncio
+import json
+
+import pytest
+from tests.server.test_api import serving
+
+from looopy.errors import ConfigurationError
+from looopy.server.limits import Limits
+
+JSON = {"Content-Type": "application/json"}
+
+
+def deep(levels):
+    """A body with so many levels."""
+    return b'{"metadata":' + b'{"a":' * (levels - 2) + b"{}" + b"}" * (levels - 1)
+
+
+async def refused(client, content, *, path="/contexts/c/turns", headers=JSON):
+    """Status, code and path of the error, after seeing that nothing was stored."""
+    answer = await client.post(path, content=content, headers=headers)
+    error = answer.json()["error"]
+    assert error["message"]
+    assert (await client.get("/contexts")).json() == {"items": [], "next": None}
+    return answer.status_code, error["code"], error.get("path")
+
+
+BODIES = [
+    (b"", (400, "invalid_json", None)),
+    (b"{", (400, "invalid_json", None)),
+    (b"\xff\xfe{}", (400, "invalid_json", None)),
+    (b'{"message": NaN}', (400, "invalid_json", None)),
+    (b'{"message": -Infinity}', (400, "invalid_json", None)),
+    (b"[]", (400, "invalid_request", "")),
+    (b'"text"', (400, "invalid_request", "")),
+    (b"[" * 200_000, (400, "too_deep", None)),
+    (b"[" * 40_000, (400, "too_deep", None)),
+    (b'{"message":[' + b"[]," * 50_000 + b"1]}", (400, "too_deep", None)),
+    (deep(65), (400, "too_deep", "/metadata" + "/a" * 63)),
+    (b'{"message":"x","metadata":{"a":1e999}}', (400, "value_refused", "/metadata/a")),
+    (b'{"message":"x","metadata":{"a":"\\ud800"}}', (400, "value_refused", "/metadata/a")),
+    (b'{"message":"\\u0000"}', (400, "value_refused", "/message")),
+    (b'{"message":"x","metadata":{"a":%s}}' % (b"9" * 30), (400, "value_refused", "/metadata/a")),
+    (b'{"message":"x","metadata":{"a":%s}}' % (b"9" * 5000), (400, "invalid_json", None)),
+    (b'{"message":"x","turn":1}', (400, "unknown_field", "/turn")),
+    (b'{"message":{"content":"x","a/b":1}}', (400, "unknown_field", "/message/a~1b")),
+    (b'{"message":""}', (400, "value_refused", "/message/content")),
+    (b'{"message":7}', (400, "invalid_request", "/message")),
+    (b'{"message":{"content":[{"type":"no"}]}}', (400, "value_refused", "/message/content/0")),
+    (b'{"message":"x","inputs":[]}', (400, "invalid_request", "/inputs")),
+    (b'{"message":"x","metadata":"x"}', (400, "invalid_request", "/metadata")),
+    (b"{}", (404, "context_not_found", None)),
+    (b'{"inputs":{"a":true}}', (404, "context_not_found", None)),
+]
+
+
+async def test_a_body_that_is_no_use_is_refused():
+    """With the place in the body, where there is one."""
+    async with serving() as (client, host):
+        for content, expected in BODIES:
+            assert await refused(client, content) == expected, content[:60]
+        for path, expected in (
+            ("/contexts/a%20b/turns", (400, "value_refused", "/context_id")),
+            ("/contexts/" + "a" * 129 + "/turns", (400, "value_refused", "/context_id")),
+        ):
+            assert await refused(client, b'{"message":"x"}', path=path) == expected
+        for key in ("", "k" * 257):
+            headers = JSON | {"Idempotency-Key": key}
+            found = await refused(client, b'{"message":"x"}', headers=headers)
+            assert found == (400, "value_refused", "/idempotency_key")
+        assert host.agent_count == 0
+
+
+async def test_marks_in_a_text_are_no_values():
+    """A table with many commas is one value."""
+    async with serving() as (client, _):
+        table = {"message": "x", "metadata": {"table": '1,"[{",' * 30_000}}
+        assert (await client.post("/contexts/c/turns", json=table)).status_code == 202
+
+
+async def test_a_body_has_to_be_json_in_utf8():
+    """A browser sends any other type across origins without asking."""
+    async with serving() as (client, _):
+        for headers in (
+            {"Content-Type": "text/plain"},
+            {"Content-Type": "application/json; charset=latin-1"},
+            {"Content-Type": "application/x-www-form-urlencoded"},
+            {"Content-Type": "application/json", "Content-Encoding": "gzip"},
+            {"Content-Type": ""},
+        ):
+            expected = (415, "unsupported_media_type", None)
+            assert await refused(client, b'{"message":"x"}', headers=headers) == expected
+        good = {"Content-Type": "Application/JSON; charset=UTF-8"}
+        answer = await client.post("/contexts/c/turns", content=b'{"message":"x"}', headers=good)
+        assert answer.status_code == 202
+
+
+async def test_each_limit_holds_at_its_value_and_not_beyond():
+    """At L-1, L and L+1: body, message, depth, keys."""
+    limits = Limits(body_bytes=2000, message_bytes=100, json_keys=5, json_depth=8)
+    async with serving(limits=limits) as (client, _):
+
+        async def status(body):
+            answer = await client.post("/contexts/c/turns", content=body, headers=JSON)
+            return answer.status_code, answer.json().get("error", {}).get("code")
+
+        taken, too_large = (202, None), (413, "too_large")
+        for size, expected in ((1999, taken), (2000, taken), (2001, too_large)):
+            body = b'{"message":"x"}'
+            assert await status(body + b" " * (size - len(body))) == expected
+        for size, expected in ((99, taken), (100, taken), (101, (400, "too_large"))):
+            assert await status(json.dumps({"message": "x" * size})) == expected
+        assert await status(json.dumps({"message": "ä" * 51})) == (400, "too_large")
+        for levels, expected in ((7, taken), (8, taken), (9, (400, "too_deep"))):
+            body = deep(levels).replace(b'{"meta', b'{"message":"x","meta', 1)
+            assert await status(body) == expected
+        for keys, expected in ((4, taken), (5, taken), (6, (400, "too_deep"))):
+            metadata = dict.fromkeys("abcdefgh"[:keys], 1)
+            assert await status(json.dumps({"message": "x", "metadata": metadata})) == expected
+
+
+async def test_a_body_is_measured_while_it_streams_in():
+    """Without a length, too; and one that says more than it sends is not waited for."""
+    sent = []
+
+    async def endless():
+        while len(sent) < 1000:
+            sent.append(1)
+            yield b" " * 1000
+
+    async with serving(limits=Limits(body_bytes=5000)) as (client, _):
+        assert (await refused(client, endless()))[:2] == (413, "too_large")
+        assert len(sent) < 10
+        answer = await client.post(
+            "/contexts/c/turns", content=b"{}", headers=JSON | {"Content-Length": "9" * 30}
+        )
+        assert (answer.status_code, answer.headers["connection"]) == (413, "close")
+
+
+async def test_a_body_that_does_not_come_is_not_waited_for():
+    """It is 408 after a while, and the connection is closed."""
+
+    async def stalled():
+        yield b"{"
+        await asyncio.Event().wait()
+
+    async with serving(limits=Limits(body_s=0.01)) as (client, _):
+        assert (await refused(client, stalled()))[:2] == (408, "timeout")
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Host": "evil.example"}, 421),
+        ({"Host": "localhost.evil.example:80"}, 421),
+        ({"Host": ""}, 421),
+        ({"Host": "LOCALHOST:8000"}, 200),
+        ({"Host": "[::1]:8000"}, 200),
+        ({"Origin": "http://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Origin": "http://localhost:3000"}, 403),
+        ({"Origin": "http://localhost"}, 200),
+        ({"Origin": "https://app.example.org"}, 200),
+    ],
+)
+async def test_hosts_and_origins_have_to_be_known(headers, status):
+    """Also on loopback: a page of another site, and a name that resolves to 127.0.0.1."""
+    async with serving(origins=["https://app.example.org"]) as (client, _):
+        answer = await client.get("/contexts", headers=headers)
+        assert answer.status_code == status
+        allowed = answer.headers.get("access-control-allow-origin")
+        app = headers.get("Origin") == "https://app.example.org"
+        assert allowed == (headers["Origin"] if app else None)
+        assert (await client.get("/healthz", headers={"Host": "10.0.0.7"})).status_code == 200
+
+
+async def test_paths_and_queries_are_checked():
+    """A page has a size, a place is a number, and a stream does not begin beyond its head."""
+    async with serving() as (client, _):
+        await client.post("/contexts/c/turns", json={"message": "Hi."})
+        for path, status, code in (
+            ("/contexts?limit=0", 400, "invalid_request"),
+            ("/contexts?limit=201", 400, "invalid_request"),
+            ("/contexts?after=no", 400, "value_refused"),
+            ("/contexts?status=odd", 400, "value_refused"),
+            ("/contexts/c/messages?after=-1", 400, "invalid_request"),
+            ("/contexts/c/messages?include_hidden=yes", 400, "invalid_request"),
+            ("/contexts/c/turns?after=%C2%B2", 400, "invalid_request"),
+            ("/contexts/c/events?after=99", 400, "invalid_place"),
+            ("/contexts/c/events?after=-1", 400, "invalid_place"),
+            ("/contexts/c/events?after=x", 400, "invalid_place"),
+            ("/contexts/c/artifacts/nothing", 404, "artifact_not_found"),
+            ("/contexts/c/artifacts/x?version=no", 400, "invalid_request"),
+            ("/contexts/c/nothing", 404, "not_found"),
+            ("/contexts/c/", 404, "not_found"),
+        ):
+            answer = await client.get(path)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (status, code), path
+        for place in ("99", "x", "1e3", "9" * 40):
+            answer = await client.get("/contexts/c/events", headers={"Last-Event-ID": place})
+            assert answer.status_code == 400, place
+        answer = await client.put("/contexts/c", json={})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (405, "method_not_allowed")
+
+
+async def test_a_caller_may_begin_so_many_turns_in_a_minute():
+    """Then 429, with the time to wait; others are not affected, and nothing is stored."""
+    async with serving(limits=Limits(turns_per_minute=2)) as (client, host):
+        found = [
+            await client.post("/contexts/c/turns", json={"message": "Hi."}) for _ in range(3)
+        ]
+        assert [answer.status_code for answer in found] == [202, 202, 429]
+        assert 1 <= int(found[2].headers["retry-after"]) <= 60
+        assert (await host.stores.state.load("c")).turn_count == 2
+
+
+def test_limits_are_numbers_above_zero():
+    """A limit of 0 would refuse everything, and one that is no number nothing."""
+    for wrong in ({"streams": 0}, {"body_s": "1"}, {"page": 1.5}, {"streams": True}):
+        with pytest.raises(ConfigurationError, match=next(iter(wrong))):
+            Limits(**wrong)

@@ -1,0 +1,314 @@
+"""The Responses API as the official SDK sees it, over a real connection."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+import uvicorn
+from openai import AsyncOpenAI
+from openai.types.responses import Response
+from pydantic import BaseModel
+from starlette.requests import Request
+
+from looopy import Agent, AuthContext, Stores, open_stores, tool
+from looopy.server.app import create_app
+from looopy.server.host import AgentHost
+from looopy.server.responses.routes import responses_api
+from looopy.testing import ScriptedProvider, text, tool_call
+
+
+@tool(effects="none")
+def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+@tool(needs_approval=True)
+def send(to: str) -> str:
+    """Send it."""
+    return f"sent to {to}"
+
+
+def _reply(request: Any) -> Any:
+    """What the model says: it does what its last message asks for."""
+    last = request.messages[-1]
+    if last.role == "toolResult":
+        return text(f"Result: {last.text}")
+    said = last.text
+    if said == "add":
+        return tool_call("add", a=1, b=2)
+    if said == "send":
+        return tool_call("send", to="Ada")
+    if said == "count":
+        return text(" ".join(str(n) for n in range(500)))
+    if said == "json":
+        return text('{"city": "Turin"}')
+    heard = [m.text for m in request.messages if m.role == "user"]
+    return text(f"I heard {heard}")
+
+
+def _who(request: Request) -> AuthContext | None:
+    token = request.headers.get("authorization", "").removeprefix("Bearer ")
+    return AuthContext(token) if token in ("ada", "ben") else None
+
+
+@asynccontextmanager
+async def _served(stores: Stores) -> AsyncIterator[str]:
+    def build(context_id: str, stores: Stores) -> Agent:
+        model = ScriptedProvider(_reply, chunk_chars=8, delay_s=0.001)
+        return Agent(context_id, llm_provider=model, tools=[add, send], stores=stores)
+
+    async with AgentHost(build, stores) as host:
+        app = create_app(host, authenticate=_who, faces=[responses_api])
+        with socket.socket() as listening:
+            listening.bind(("127.0.0.1", 0))
+            port = listening.getsockname()[1]
+            config = uvicorn.Config(app, log_level="warning", lifespan="off")
+            server = uvicorn.Server(config)
+            serving = asyncio.create_task(server.serve([listening]))
+            try:
+                yield f"http://127.0.0.1:{port}/v1"
+            finally:
+                server.should_exit = True
+                await serving
+
+
+@asynccontextmanager
+async def _client(who: str = "ada") -> AsyncIterator[AsyncOpenAI]:
+    async with (
+        open_stores("memory:") as stores,
+        _served(stores) as url,
+        AsyncOpenAI(base_url=url, api_key=who, max_retries=0) as client,
+    ):
+        yield client
+
+
+async def test_a_conversation_by_its_responses() -> None:
+    """`previous_response_id` continues the conversation; a retrieved response is the same."""
+    async with _client() as client:
+        first = await client.responses.create(model="looopy", input="I am Ada.")
+        assert first.output_text == "I heard ['I am Ada.']"
+        assert first.status == "completed"
+        second = await client.responses.create(
+            model="looopy", input="Who am I?", previous_response_id=first.id
+        )
+        assert second.output_text == "I heard ['I am Ada.', 'Who am I?']"
+        assert second.conversation == first.conversation
+        again = await client.responses.retrieve(second.id)
+        assert again == second
+        assert [one.id async for one in client.models.list()] == ["looopy"]
+
+
+async def test_behind_an_older_response_the_conversation_forks() -> None:
+    """The newer response stays as it was."""
+    async with _client() as client:
+        first = await client.responses.create(model="looopy", input="one", conversation="c")
+        second = await client.responses.create(model="looopy", input="two", conversation="c")
+        other = await client.responses.create(
+            model="looopy", input="three", previous_response_id=first.id
+        )
+        assert other.output_text == "I heard ['one', 'three']"
+        assert other.conversation != first.conversation
+        assert (await client.responses.retrieve(second.id)).output_text == "I heard ['one', 'two']"
+
+
+async def test_a_stream_is_what_the_response_will_be() -> None:
+    """While the turn runs, and again from the log."""
+    async with _client() as client:
+        async with client.responses.stream(model="looopy", input="add") as stream:
+            said = [one.delta async for one in stream if one.type == "response.output_text.delta"]
+            whole = await stream.get_final_response()
+        assert "".join(said) == "Result: 3" == whole.output_text
+        assert len(said) > 1
+        kept = await client.responses.retrieve(whole.id)
+        assert kept.output_text == "Result: 3"
+        assert [item.type for item in kept.output] == ["mcp_call", "message"]
+        replayed = await client.responses.retrieve(whole.id, stream=True)
+        events = [event async for event in replayed]
+        assert events[-1].type == "response.completed"
+        assert events[-1].response == kept
+
+
+async def test_an_approval_over_the_api() -> None:
+    """An `mcp_approval_response` answers it."""
+    async with _client() as client:
+        asked = await client.responses.create(model="looopy", input="send")
+        [question] = asked.output
+        assert question.type == "mcp_approval_request"
+        done = await client.responses.create(
+            model="looopy",
+            previous_response_id=asked.id,
+            input=[
+                {
+                    "type": "mcp_approval_response",
+                    "approval_request_id": question.id,
+                    "approve": True,
+                }
+            ],
+        )
+        assert done.output_text == "Result: sent to Ada"
+
+
+async def test_a_response_in_the_background_is_streamed_later_and_cancelled() -> None:
+    """It has what was said until then."""
+    async with _client() as client:
+        begun = await client.responses.create(model="looopy", input="count", background=True)
+        assert begun.status == "in_progress"
+        stream = await client.responses.retrieve(begun.id, stream=True)
+        said = ""
+        async for event in stream:
+            if event.type == "response.output_text.delta":
+                said += event.delta
+                if len(said) > 40:
+                    break
+        cancelled = await client.responses.cancel(begun.id)
+        assert cancelled.status == "cancelled"
+        assert cancelled.output_text.startswith(said)
+        assert len(cancelled.output_text) < 1000
+
+
+async def test_a_client_that_leaves_does_not_stop_the_turn() -> None:
+    """The next one gets all of it."""
+    async with _client() as client:
+        stream = await client.responses.create(
+            model="looopy", input="count", conversation="c", stream=True
+        )
+        async for event in stream:
+            if event.type == "response.output_text.delta":
+                break
+        await stream.close()
+        last = [event async for event in await client.responses.retrieve("resp_1_c", stream=True)]
+        assert last[-1].type == "response.completed"
+        assert last[-1].response.output_text.endswith("499")
+
+
+class City(BaseModel):
+    """A city."""
+
+    city: str
+
+
+async def test_a_parsed_answer_fits_its_type() -> None:
+    """The SDK's schema becomes the `output_type`."""
+    async with _client() as client:
+        found = await client.responses.parse(model="looopy", input="json", text_format=City)
+        assert found.output_parsed == City(city="Turin")
+
+
+async def test_a_request_that_is_sent_twice_runs_once() -> None:
+    """By `Idempotency-Key`; another input under it is refused."""
+    async with _client() as client:
+
+        async def ask(said: str) -> Response:
+            return await client.responses.create(
+                model="looopy",
+                input=said,
+                conversation="c",
+                extra_headers={"Idempotency-Key": "k"},
+            )
+
+        assert await ask("hi") == await ask("hi")
+        with pytest.raises(openai.UnprocessableEntityError, match="idempotency key"):
+            await ask("ho")
+
+
+BAD: list[tuple[dict[str, Any], int, str | None]] = [
+    ({"model": "gpt"}, 404, "model"),
+    ({"input": []}, 400, "input"),
+    ({"input": [{"role": "assistant", "content": "no"}]}, 400, "input[0].role"),
+    ({"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "f"}]}]}, 400,
+         "input[0].content[0]"),
+    ({"input": [{"type": "reasoning", "id": "r", "summary": []}]}, 400, "input[0].type"),
+    ({"tools": [{"type": "web_search"}]}, 400, "tools"),
+    ({"store": False}, 400, "store"),
+    ({"instructions": "Be brief."}, 400, "instructions"),
+    ({"extra_body": {"colour": "red"}}, 400, "colour"),
+    ({"temperature": -1}, 400, None),
+    ({"previous_response_id": "resp_x"}, 400, "previous_response_id"),
+    ({"previous_response_id": "resp_1_nobody"}, 404, None),
+    ({"conversation": "c", "previous_response_id": "resp_1_c"}, 400, "conversation"),
+    ({"conversation": "a/b"}, 400, "conversation"),
+    ({"text": {"format": {"type": "json_object"}}}, 400, "text.format.type"),
+]
+
+
+async def test_a_bad_request_names_its_place_and_stores_nothing() -> None:
+    """In the API's form of errors."""
+    async with (
+        open_stores("memory:") as stores,
+        _served(stores) as url,
+        AsyncOpenAI(base_url=url, api_key="ada", max_retries=0) as client,
+    ):
+        for given, status, param in BAD:
+            with pytest.raises(openai.APIStatusError) as caught:
+                await client.responses.create(**{"model": "looopy", "input": "hi", **given})
+            assert (caught.value.status_code, caught.value.param) == (status, param), given
+        assert not (await stores.contexts.list()).items
+
+
+async def test_the_response_of_another_looks_like_none() -> None:
+    """On every verb."""
+    async with open_stores("memory:") as stores, _served(stores) as url:
+        async with AsyncOpenAI(base_url=url, api_key="ada", max_retries=0) as ada:
+            kept = await ada.responses.create(model="looopy", input="secret", conversation="c")
+        async with AsyncOpenAI(base_url=url, api_key="ben", max_retries=0) as ben:
+            for tried in (
+                ben.responses.retrieve(kept.id),
+                ben.responses.cancel(kept.id),
+                ben.responses.create(model="looopy", input="x", previous_response_id=kept.id),
+                ben.responses.create(model="looopy", input="x", conversation="c"),
+            ):
+                with pytest.raises(openai.NotFoundError) as caught:
+                    await tried
+                assert "secret" not in json.dumps(caught.value.body)
+        async with AsyncOpenAI(base_url=url, api_key="eve", max_retries=0) as eve:
+            with pytest.raises(openai.AuthenticationError):
+                await eve.responses.retrieve(kept.id)
+
+
+KILLED = """
+import asyncio, os, signal, sys
+from looopy import Agent, AuthContext, open_stores, tool
+from looopy.testing import ScriptedProvider, tool_call
+
+@tool(effects="idempotent")
+def add(a: int, b: int) -> int:
+    "Add two numbers."
+    os.kill(os.getpid(), signal.SIGKILL)
+
+async def main():
+    model = ScriptedProvider([tool_call("add", a=1, b=2)])
+    async with open_stores(sys.argv[1]) as stores:
+        async with Agent("c", llm_provider=model, tools=[add], stores=stores) as agent:
+            await agent.execute_turn("add", AuthContext("ada"))
+
+asyncio.run(main())
+"""
+
+
+async def test_a_response_that_a_dead_process_left_is_continued(tmp_path: Path) -> None:
+    """It is incomplete at the first look, and not in progress for ever."""
+    url = f"sqlite:///{tmp_path / 'app.db'}"
+    child = await asyncio.create_subprocess_exec(sys.executable, "-c", KILLED, url)
+    assert await child.wait() == -signal.SIGKILL
+    async with (
+        open_stores(url) as stores,
+        _served(stores) as address,
+        AsyncOpenAI(base_url=address, api_key="ada", max_retries=0) as client,
+    ):
+        left = await client.responses.retrieve("resp_1_c")
+        assert left.status == "incomplete"
+        assert [item.type for item in left.output] == ["mcp_call"]
+        done = await client.responses.create(model="looopy", previous_response_id="resp_1_c")
+        assert done.status == "completed"
+        assert done.output_text == "Result: 3"
