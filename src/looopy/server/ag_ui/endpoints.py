@@ -1,0 +1,54 @@
+"""The endpoint of AG-UI, as a face of the server: `faces=[ag_ui_api]`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from importlib.util import find_spec
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from looopy.errors import LooopyError, MissingExtra
+from looopy.server.ag_ui.events import Out
+from looopy.server.ag_ui.request import read_run
+from looopy.server.ag_ui.runs import Runs
+from looopy.server.problems import Problem, problem_of
+from looopy.server.site import Site
+from looopy.server.sse import EventStream, json_text
+
+if find_spec("ag_ui") is None:
+    raise MissingExtra('AG-UI needs its package: pip install "looopy[ag-ui]"')
+
+
+def ag_ui_api(site: Site) -> Sequence[BaseRoute]:
+    """The route of AG-UI: `POST /ag-ui`. The `thread_id` of a run is the context."""
+    runs = Runs(site.host)
+
+    async def run(request: Request) -> Response:
+        auth = await site.identify(request)
+        asked = read_run(await site.read_json(request))
+        most = site.limits.message_bytes
+        if asked.message is not None and len(asked.message.text.encode()) > most:
+            text = f"the message has more than {most:,} bytes"
+            raise Problem(text, code="too_large", path=f"{asked.path}/content")
+        site.count_turn(auth)
+        return EventStream(site, auth, _lines(await runs.run(asked, auth)))
+
+    return [Route("/ag-ui", run, methods=["POST"])]
+
+
+async def _lines(outs: AsyncGenerator[Out, None]) -> AsyncGenerator[bytes, None]:
+    """The lines of a run; an error that ends it is its last event."""
+    try:
+        async with aclosing(outs):
+            async for out in outs:
+                yield _line(out)
+    except LooopyError as error:
+        problem = problem_of(error)
+        yield _line({"type": "RUN_ERROR", "message": problem.message, "code": problem.code})
+
+
+def _line(out: Out) -> bytes:
+    return b"data: " + json_text(out).encode("utf-8", "replace") + b"\n\n"
