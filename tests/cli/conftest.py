@@ -12,7 +12,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 import pytest
-from tests import forked
 from tests.wire.fake_openai import DONE, USAGE, Answer, FakeOpenAI, chunk, says
 
 PATIENCE_S = 40
@@ -87,14 +86,13 @@ class Program:
 
     async def start(self, *args, program=(sys.executable, "-m", "looopy.cli"), **options):
         """Start it and come back at once; it dies with the test."""
-        with forked.programs():
-            process = await asyncio.create_subprocess_exec(
-                *(*program, *args),
-                env=self.env,
-                cwd=self.home,
-                start_new_session=True,
-                **options,
-            )
+        process = await asyncio.create_subprocess_exec(
+            *(*program, *args),
+            env=self.env,
+            cwd=self.home,
+            start_new_session=True,
+            **options,
+        )
         self.running.append(process)
         return process
 
@@ -112,8 +110,7 @@ class Program:
         import pty
 
         master, slave = pty.openpty()
-        options |= {"stdin": slave, "stdout": slave, "stderr": slave}
-        options["preexec_fn"] = forked.own_terminal
+        options |= {"stdin": slave, "stdout": slave, "stderr": slave, "preexec_fn": _own}
         process = await self.start(*args, **options)
         os.close(slave)
         return Session(process, master)
@@ -125,6 +122,14 @@ class Program:
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 await process.wait()
+
+
+def _own():
+    """Make the terminal the child's own, so that Ctrl-C reaches it."""
+    import fcntl
+    import termios
+
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 class Session:

@@ -119,6 +119,6 @@ def test_errors_name_the_options_of_the_program(tmp_path, sqlite_file):
         ),
     ):
         with pytest.raises(kind) as refused:
-            call()
+            asyncio.run(call())
         assert words in str(refused.value)
         assert "`owner=" not in str(refused.value)

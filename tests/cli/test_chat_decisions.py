@@ -69,7 +69,7 @@ class Talker:
 def converse(agent, *typed):
     """Type these lines into a chat with the agent, until its end."""
     terminal = Terminal(*typed)
-    Conversation(agent, terminal, None, lambda: False).converse(failure=None, go_on=False)
+    Conversation(agent, "memory:", terminal, None).converse(failure=None, go_on=False)
     return terminal.shown
 
 

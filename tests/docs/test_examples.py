@@ -148,10 +148,11 @@ def test_a_turn_is_steered_and_asked_on_while_it_runs(tmp_path):
 
 
 @contextlib.contextmanager
-def _serve(name, *args, cwd):
+def _serve(name, cwd):
     """Run the example as a server; gives its port, and interrupts it at the end."""
     env = {key: value for key, value in os.environ.items() if not key.startswith("LOOOPY_")}
-    command = [sys.executable, "-W", "error", EXAMPLES / name, *args]
+    env["PORT"] = "0"
+    command = [sys.executable, "-W", "error", EXAMPLES / name]
     with subprocess.Popen(command, cwd=cwd, env=env, stderr=subprocess.PIPE, text=True) as server:
         try:
             said = ""
@@ -165,16 +166,6 @@ def _serve(name, *args, cwd):
     assert "Traceback" not in said
 
 
-def test_the_longest_unused_agent_gives_way(tmp_path):
-    """Two stay for three contexts, and the one that is used again is not begun anew."""
-    assert _run("kept_agents.py", cwd=tmp_path) == [
-        "ada: turn 1, kept: ada",
-        "ben: turn 1, kept: ada, ben",
-        "ada: turn 2, kept: ben, ada",
-        "eve: turn 1, kept: ada, eve",
-    ]
-
-
 def _post(port, path, body):
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     headers = {"Authorization": "Bearer secret-of-ada", "Content-Type": "application/json"}
@@ -184,7 +175,7 @@ def _post(port, path, body):
 
 def test_a_client_that_goes_away_harms_no_turn(tmp_path):
     """One leaves at the first event, one stays: both have their answer, and no token is stored."""
-    with _serve("fastapi_stream.py", "0", cwd=tmp_path) as port:
+    with _serve("fastapi_stream.py", cwd=tmp_path) as port:
         gone, response = _post(port, "/contexts/gone/turns", "Who am I?")
         first = json.loads(response.readline().removeprefix(b"data: "))
         assert first["type"] == "turn_start"
@@ -204,12 +195,11 @@ def test_a_client_that_goes_away_harms_no_turn(tmp_path):
             assert agent.state.interrupted_turn is None
 
 
-async def test_a_service_refuses_a_second_turn_and_forgets_no_running_one(tmp_path, monkeypatch):
-    """409 while a turn runs, also after its agent had to give way; 422 for an unusable id."""
+async def test_a_service_refuses_a_second_turn_while_one_runs(tmp_path, monkeypatch):
+    """409 while a turn runs; 422 for an unusable id. The end waits for the turn."""
     monkeypatch.syspath_prepend(EXAMPLES)
     service = importlib.import_module("fastapi_stream")
-    for name in ("fastapi_stream", "kept_agents"):
-        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delitem(sys.modules, "fastapi_stream")
     go = asyncio.Event()
 
     async def late(_):
@@ -217,7 +207,7 @@ async def test_a_service_refuses_a_second_turn_and_forgets_no_running_one(tmp_pa
         return text("Done.")
 
     monkeypatch.setattr(service, "model", ScriptedProvider(late))
-    monkeypatch.setattr(service, "URL", f"sqlite:///{tmp_path / 'contexts.db'}")
+    monkeypatch.setenv("DATABASE_URL", f"sqlite:///{tmp_path / 'contexts.db'}")
 
     async def refused(context_id):
         with pytest.raises(HTTPException) as raised:
@@ -225,22 +215,21 @@ async def test_a_service_refuses_a_second_turn_and_forgets_no_running_one(tmp_pa
         return raised.value.status_code, raised.value.detail.partition(":")[0]
 
     async with service.lifespan(service.app):
-        kept = service.app.state.kept
-        kept.keep = 1
+        host = service.app.state.host
         try:
-            streams = [await service.say("ada", "Hello!", "Bearer secret")]
+            stream = await service.say("ada", "Hello!", "Bearer secret")
             assert await refused("ada") == (409, "a turn of this agent is running")
-            streams.append(await service.say("ben", "Hello!", "Bearer secret"))
-            assert (list(kept.agents), len(kept.ending)) == (["ben"], 1)
-            another = "turn 1 is running in another Agent of this process"
-            assert await refused("ada") == (409, another)
             assert await refused("a b") == (422, "context id 'a b' is not usable")
         finally:
             go.set()  # or the end would wait for the turns
-        for stream in streams:
-            lines = [line async for line in stream.body_iterator]
-            assert '"outcome": "completed"' in lines[-1]
-    assert not kept.ending
+        lines = [line async for line in stream.body_iterator]
+        assert '"outcome": "completed"' in lines[-1]
+    assert host.agent_count == 0
+
+
+def test_the_assistant_to_serve_obeys_its_words(tmp_path):
+    """It says what was said, and asks before it pays."""
+    assert _run("assistant.py", cwd=tmp_path) == ["You said: Hello!", "input_required"]
 
 
 def test_a_provider_needs_nothing_but_stream(tmp_path):

@@ -23,7 +23,7 @@ _PAGE = 200
 _STREAM = "-"
 
 
-def write_archive(
+async def write_archive(
     url: str | None,
     context_ids: Sequence[str],
     owner: str | None,
@@ -42,22 +42,17 @@ def write_archive(
         raise ConfigurationError("name conversations to export, or --owner ACTOR")
     if to == _STREAM and sys.stdout.isatty():
         raise ConfigurationError("an archive is no text: --to FILE, or send the output elsewhere")
-    return asyncio.run(_write(url or default_url(), context_ids, owner, to, force=force))
-
-
-async def _write(
-    url: str, context_ids: Sequence[str], owner: str | None, to: str, *, force: bool
-) -> int:
+    place = url or default_url()
     terminal = Terminal(quiet_out=True)
-    async with existing(url) as stores:
+    async with existing(place) as stores:
         ids = list(context_ids)
         if owner is not None:
             ids = [name async for name in _owned(stores, owner)]
             if not ids:
-                raise ContextNotFound(f"{owner!r} owns no conversation in {shown_place(url)}")
+                raise ContextNotFound(f"{owner!r} owns no conversation in {shown_place(place)}")
         for name in ids:  # before anything is written
             if await stores.state.load(name) is None:
-                raise ContextNotFound(f"there is no conversation {name!r} in {shown_place(url)}")
+                raise ContextNotFound(f"there is no conversation {name!r} in {shown_place(place)}")
         if to == _STREAM:
             async for piece in export_contexts(stores, ids):
                 await asyncio.to_thread(sys.stdout.buffer.write, piece)
@@ -83,7 +78,7 @@ async def _owned(stores: Stores, owner: str) -> AsyncIterator[str]:
             return
 
 
-def read_archive(
+async def read_archive(
     url: str | None,
     archive: str,
     renamed: Sequence[str],
@@ -106,23 +101,14 @@ def read_archive(
     names = dict(map(_renaming, renamed))
     if names and new_ids:
         raise ConfigurationError("--new-ids and --rename exclude each other")
-    source: Source = archive
-    if archive == _STREAM:
-        stdin: BinaryIO = sys.stdin.buffer
-        source = stdin
-    elif not Path(archive).is_file():
-        raise ConfigurationError(f"there is no file {archive}")
-
-    async def run() -> ArchiveReport:
-        async with existing(url or default_url()) as stores:
-            try:
-                return await import_contexts(
-                    stores, source, new_ids=new_ids or names, owner=owner, keep_owners=keep_owners
-                )
-            except ArchiveRefused as error:
-                raise _in_words_of_ours(error) from None
-
-    report = asyncio.run(run())
+    source = _source(archive)
+    async with existing(url or default_url()) as stores:
+        try:
+            report = await import_contexts(
+                stores, source, new_ids=new_ids or names, owner=owner, keep_owners=keep_owners
+            )
+        except ArchiveRefused as error:
+            raise _in_words_of_ours(error) from None
     terminal = Terminal(quiet_out=True)
     if as_json:
         items = [
@@ -136,6 +122,15 @@ def read_archive(
         terminal.line(f"{one.context_id}{was}")
     _tell(terminal, "imported", report)
     return 0
+
+
+def _source(archive: str) -> Source:
+    if archive == _STREAM:
+        stdin: BinaryIO = sys.stdin.buffer
+        return stdin
+    if not Path(archive).is_file():
+        raise ConfigurationError(f"there is no file {archive}")
+    return archive
 
 
 def _in_words_of_ours(error: ArchiveRefused) -> ArchiveRefused:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from looopy.cli.commands import Switch, command_in, run_command
 from looopy.cli.contexts import owner_is_seen, read_past
 from looopy.cli.parent import end_with_parent
 from looopy.cli.paths import default_url, make_data_folder, shown_place
@@ -37,13 +38,6 @@ _LOCAL_HISTORY_TOKENS = 2_400  # the embedded model's window also has to hold to
 _PAST_MESSAGES = 20
 _LEFT_WITHIN_S = 2 * LoopConfig().lease_ttl_s  # its rest, then half of one: see agent/lease.py
 _LOOK_S = 2.0
-_HELP = (
-    "Type a message and press Enter. looopy stores each message before the model reads it.",
-    "Ctrl-C cancels an answer. Ctrl-D leaves; `looopy chat` continues the conversation later.",
-    "A call that waits for approval takes y or n; `y REASON` and `n REASON` tell the model why.",
-    '`e {"NAME": VALUE}` allows it with other arguments: all of them, as JSON.',
-    "/help shows this. `looopy --help` lists the other commands.",
-)
 
 
 def chat(
@@ -80,14 +74,18 @@ def chat(
     model, reason = _choose_model(model)
     place = url or default_url()
     local = model.partition("/")[0] == "local"
-    agent = Agent(
-        context_id,
-        llm_provider=model,
-        tools=BUILTIN_TOOLS if with_tools else (),
-        system_prompt=SYSTEM_PROMPT,
-        stores=place,
-        loop_config=LoopConfig(history_tokens=_LOCAL_HISTORY_TOKENS if local else "auto"),
-    )
+
+    def make_agent(name: str) -> Agent:
+        return Agent(
+            name,
+            llm_provider=model,
+            tools=BUILTIN_TOOLS if with_tools else (),
+            system_prompt=SYSTEM_PROMPT,
+            stores=place,
+            loop_config=LoopConfig(history_tokens=_LOCAL_HISTORY_TOKENS if local else "auto"),
+        )
+
+    agent = make_agent(context_id)
     terminal.notice(f"Model: {model}. {reason}")
     if local:
         _fetch_weights(model, terminal, agreed=agreed)
@@ -96,20 +94,24 @@ def chat(
     if url is None:
         make_data_folder()
     renderer = (JsonRenderer if as_json else TextRenderer)(terminal)
-    conversation = Conversation(
-        agent, terminal, renderer, lambda: asyncio.run(owner_is_seen(place, context_id))
-    )
+    conversation = Conversation(agent, place, terminal, renderer)
     if messages:
         with _started(agent, terminal):
             return conversation.recite(messages, go_on=go_on)
-    past = asyncio.run(read_past(place, context_id, _PAST_MESSAGES + 1))
-    if past.messages and not as_json:
-        terminal.line()
-        earlier = len(past.messages) > _PAST_MESSAGES
-        show_history(terminal, past.messages[-_PAST_MESSAGES:], earlier=earlier)
-        terminal.line()
-    with _started(agent, terminal):
-        return conversation.converse(failure=past.failure, go_on=go_on)
+    while True:
+        past = asyncio.run(read_past(place, agent.context_id, _PAST_MESSAGES + 1))
+        if past.messages and not as_json:
+            terminal.line()
+            earlier = len(past.messages) > _PAST_MESSAGES
+            show_history(terminal, past.messages[-_PAST_MESSAGES:], earlier=earlier)
+            terminal.line()
+        with _started(agent, terminal):
+            then = conversation.converse(failure=past.failure, go_on=go_on)
+        if not isinstance(then, Switch):
+            return then
+        agent, go_on = make_agent(then.context_id), False
+        terminal.notice(f"Conversation: {agent.context_id}")
+        conversation = conversation.in_place_of(agent)
 
 
 def _choose_model(named: str | None) -> tuple[str, str]:
@@ -159,21 +161,23 @@ class Conversation:
     Turns of one started agent, one after the other, as a person or a script wants them.
 
     Args:
-        owner_is_seen: Called if a turn runs elsewhere: true if its process is seen to run.
+        place: The URL of the database.
     """
 
-    def __init__(
-        self,
-        agent: Agent,
-        terminal: Terminal,
-        renderer: Renderer,
-        owner_is_seen: Callable[[], bool],
-    ) -> None:
+    def __init__(self, agent: Agent, place: str, terminal: Terminal, renderer: Renderer) -> None:
         self._agent = agent
-        self._owner_is_seen = owner_is_seen
+        self._place = place
         self._terminal = terminal
         self._renderer = renderer
         self._all_completed = True
+        self._follows = False  # the person came from another conversation
+
+    def in_place_of(self, agent: Agent) -> Conversation:
+        """The next conversation of the same person, with *agent*."""
+        following = Conversation(agent, self._place, self._terminal, self._renderer)
+        following._all_completed = self._all_completed
+        following._follows = True
+        return following
 
     def recite(self, messages: Sequence[str], *, go_on: bool) -> int:
         """
@@ -187,16 +191,16 @@ class Conversation:
             return 1
         return 0 if all(self._turn(message) for message in messages) else 1
 
-    def converse(self, *, failure: str | None, go_on: bool) -> int:
+    def converse(self, *, failure: str | None, go_on: bool) -> int | Switch:
         """
-        Ask for messages until there are no more.
+        Ask for messages until there are no more, or until the person goes elsewhere.
 
         Args:
             failure: Why the last turn failed, if it did.
             go_on: Continue what stopped without asking.
         """
         terminal = self._terminal
-        if terminal.has_person:
+        if terminal.has_person and not self._follows:
             edit_lines()
             terminal.notice("Ctrl-C cancels an answer, Ctrl-D leaves, /help says more.")
         self._wait_if_busy(may_be_left=True)
@@ -214,10 +218,11 @@ class Conversation:
                     interrupted = False
                 said = said if said is not None else terminal.read_line(PROMPT)
                 if said is None:
-                    return 0 if terminal.has_person or self._all_completed else 1
-                if said.strip() == "/help":
-                    for line in _HELP:
-                        terminal.notice(line)
+                    return self._status()
+                if command := command_in(said, by_hand=terminal.has_person):
+                    then = run_command(command, self._agent, self._place, terminal)
+                    if then is not None:
+                        return then if isinstance(then, Switch) else self._status()
                 elif said.strip():
                     self._try(said)
                     self._ask_for_approvals()
@@ -226,6 +231,9 @@ class Conversation:
                     raise
                 interrupted = True
             said = None
+
+    def _status(self) -> int:
+        return 0 if self._terminal.has_person or self._all_completed else 1
 
     # --- what an earlier process left --------------------------------------------------------
 
@@ -244,7 +252,7 @@ class Conversation:
             f"Turn {agent.state.turn_count} of this conversation runs in another process; wait"
             " until it ends."
         )
-        if not may_be_left or self._owner_is_seen():
+        if not may_be_left or asyncio.run(owner_is_seen(self._place, agent.context_id)):
             return
         terminal.notice("If that process is gone, the turn can soon be continued.")
         ends = time.monotonic() + _LEFT_WITHIN_S

@@ -6,19 +6,18 @@ It is read through the stores, page by page. No database is made, and only `fork
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
-from looopy.agent.lease import seems_left
 from looopy.cli.paths import default_url, shown_place
 from looopy.cli.render import counted, json_line, shown_call
 from looopy.cli.terminal import Terminal
 from looopy.errors import ConfigurationError, ContextNotFound, ValueRefused
+from looopy.server.items import context_to_json, placed_to_json, status_of, turn_to_json
 from looopy.stores.bundle import Stores
 from looopy.stores.opening import open_stores
 from looopy.stores.owner import provably_alive
@@ -26,13 +25,11 @@ from looopy.stores.past import Lineage
 from looopy.stores.records import ContextRecord, MessageRecord, TurnRecord
 from looopy.stores.rules import check_context_id
 from looopy.types.message import AssistantMessage, Message, ToolResultMessage, UserMessage
-from looopy.types.message_json import message_to_json, usage_to_json
-from looopy.types.state import AgentStatus, pending_to_json
 
 _PAGE = 200
 
 
-def list_contexts(
+async def list_contexts(
     url: str | None,
     *,
     as_json: bool,
@@ -48,7 +45,33 @@ def list_contexts(
         ValueRefused: A condition is invalid; see `ContextIndex.list`, which takes *conditions*.
     """
     conditions["metadata"] = dict(map(_entry, metadata))
-    return asyncio.run(_list(url or default_url(), conditions, after, limit, as_json=as_json))
+    place = url or default_url()
+    terminal = Terminal(quiet_out=True)
+    items: list[dict[str, Any]] = []
+    shown = 0
+    async with existing(place) as stores:
+        while True:
+            most = _PAGE if limit is None else min(_PAGE, limit - shown)
+            with _naming_after():
+                page = await stores.contexts.list(**conditions, after=after, limit=most)
+            shown += len(page.items)
+            for record in page.items:
+                if as_json:
+                    items.append(context_to_json(record))
+                else:
+                    terminal.line(_context_line(record))
+            after = page.next
+            if after is None or shown == limit:
+                break
+        if as_json:
+            terminal.raw_line(json_line({"items": items, "next": after}))
+        elif not shown:
+            some = any(conditions.values())
+            said = "no such conversations" if some else "no conversations"
+            terminal.notice(f"There are {said} in {shown_place(place)}.")
+        elif after is not None:
+            terminal.notice(f"More with --after {after}")
+    return 0
 
 
 def _entry(text: str) -> tuple[str, str | int]:
@@ -63,7 +86,7 @@ def _entry(text: str) -> tuple[str, str | int]:
     return key, read if isinstance(read, int) else value
 
 
-def show_context(url: str | None, context_id: str, *, as_json: bool) -> int:
+async def show_context(url: str | None, context_id: str, *, as_json: bool) -> int:
     """
     Print one conversation, its turns and its messages.
 
@@ -71,10 +94,36 @@ def show_context(url: str | None, context_id: str, *, as_json: bool) -> int:
         ContextNotFound: No conversation has this name.
     """
     check_context_id(context_id)
-    return asyncio.run(_show(url or default_url(), context_id, as_json=as_json))
+    place = url or default_url()
+    terminal = Terminal(quiet_out=True)
+    async with existing(place) as stores:
+        record = await stores.state.load(context_id)
+        if record is None:
+            where = shown_place(place)
+            raise ContextNotFound(f"there is no conversation {context_id!r} in {where}")
+        lineage = await stores.journal.lineage(context_id)
+        if as_json:
+            turns = [turn_to_json(turn) async for turn in _turns(stores, context_id)]
+            messages = [placed_to_json(m) async for m in _messages(stores, context_id)]
+            relatives = _lineage_to_json(lineage)
+            whole = {**context_to_json(record), **relatives, "turns": turns, "messages": messages}
+            terminal.raw_line(json_line(whole))
+            return 0
+        terminal.line(_context_line(record))
+        for line in _lineage_lines(lineage):
+            terminal.line(line)
+        shown = 0
+        turns_left = _turns(stores, context_id)
+        async for message in _messages(stores, context_id):
+            while shown < message.turn and (turn := await anext(turns_left, None)) is not None:
+                shown = turn.turn
+                if shown == message.turn:
+                    terminal.line(f"\n{_turn_line(turn)}")
+            _show_message(terminal, message)
+    return 0
 
 
-def search_contexts(
+async def search_contexts(
     url: str | None, query: Sequence[str], *, as_json: bool, limit: int, **others: Any
 ) -> int:
     """
@@ -83,11 +132,26 @@ def search_contexts(
     Raises:
         ValueRefused: An argument is invalid; see `ContextIndex.search`, which takes *others*.
     """
-    said = " ".join(query)
-    return asyncio.run(_search(url or default_url(), said, limit, others, as_json=as_json))
+    place = url or default_url()
+    terminal = Terminal(quiet_out=True)
+    async with existing(place) as stores:
+        with _naming_after():
+            page = await stores.contexts.search(" ".join(query), limit=limit, **others)
+    if as_json:
+        items = [asdict(hit) for hit in page.items]
+        terminal.raw_line(json_line({"items": items, "next": page.next}))
+        return 0
+    for hit in page.items:
+        said = " ".join(hit.snippet.split())
+        terminal.line(f"{hit.context_id} {hit.position} {hit.role}: {said}")
+    if not page.items:
+        terminal.notice(f"No message has these words in {shown_place(place)}.")
+    elif page.next is not None:
+        terminal.notice(f"More with --after {page.next}")
+    return 0
 
 
-def fork_context(
+async def fork_context(
     url: str | None, context_id: str, new_context_id: str, at: int | None, *, as_json: bool
 ) -> int:
     """
@@ -99,9 +163,14 @@ def fork_context(
         ValueRefused: *at* is not the end of a turn.
     """
     check_context_id(context_id)
-    return asyncio.run(
-        _fork(url or default_url(), context_id, new_context_id, at, as_json=as_json)
-    )
+    terminal = Terminal(quiet_out=True)
+    async with existing(url or default_url()) as stores:
+        made = await stores.journal.fork(context_id, new_context_id, at=at)
+    if as_json:
+        terminal.raw_line(json_line(context_to_json(made)))
+    else:
+        terminal.line(_context_line(made))
+    return 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +192,32 @@ async def read_past(url: str, context_id: str, limit: int) -> Past:
         recent = await stores.messages.recent(context_id, limit=limit)
         failure = record.state.error[1] if record.state.error is not None else None
         return Past([r.message for r in recent], failure)
+
+
+async def newest_contexts(url: str, limit: int) -> list[str]:
+    """
+    A line for each of the conversations that were active last.
+
+    Raises:
+        ConfigurationError: There is no database that is kept.
+    """
+    async with existing(url) as stores:
+        page = await stores.contexts.list(limit=limit)
+    return [_context_line(record) for record in page.items]
+
+
+async def has_context(url: str, context_id: str) -> bool:
+    """
+    True if a conversation has this name; makes no database.
+
+    Raises:
+        ValueRefused: No conversation can have it.
+    """
+    check_context_id(context_id)
+    if not _exists(url):
+        return False
+    async with open_stores(url) as stores:
+        return await stores.state.load(context_id) is not None
 
 
 async def owner_is_seen(url: str, context_id: str) -> bool:
@@ -155,42 +250,6 @@ async def existing(url: str) -> AsyncIterator[Stores]:
         yield stores
 
 
-async def _list(
-    url: str,
-    conditions: Mapping[str, Any],
-    after: str | None,
-    limit: int | None,
-    *,
-    as_json: bool,
-) -> int:
-    terminal = Terminal(quiet_out=True)
-    items: list[dict[str, Any]] = []
-    shown = 0
-    async with existing(url) as stores:
-        while True:
-            most = _PAGE if limit is None else min(_PAGE, limit - shown)
-            with _naming_after():
-                page = await stores.contexts.list(**conditions, after=after, limit=most)
-            shown += len(page.items)
-            for record in page.items:
-                if as_json:
-                    items.append(_context_to_json(record))
-                else:
-                    terminal.line(_context_line(record))
-            after = page.next
-            if after is None or shown == limit:
-                break
-        if as_json:
-            terminal.raw_line(json_line({"items": items, "next": after}))
-        elif not shown:
-            some = any(conditions.values())
-            said = "no such conversations" if some else "no conversations"
-            terminal.notice(f"There are {said} in {shown_place(url)}.")
-        elif after is not None:
-            terminal.notice(f"More with --after {after}")
-    return 0
-
-
 @contextmanager
 def _naming_after() -> Iterator[None]:
     """Say in words of this program that `--after` is not of this query."""
@@ -201,71 +260,6 @@ def _naming_after() -> Iterator[None]:
             raise
         said = "--after takes what `More with --after` printed for the same words and conditions"
         raise ValueRefused(said, path=error.path) from None
-
-
-async def _search(
-    url: str, query: str, limit: int, others: Mapping[str, Any], *, as_json: bool
-) -> int:
-    terminal = Terminal(quiet_out=True)
-    async with existing(url) as stores:
-        with _naming_after():
-            page = await stores.contexts.search(query, limit=limit, **others)
-    if as_json:
-        items = [asdict(hit) for hit in page.items]
-        terminal.raw_line(json_line({"items": items, "next": page.next}))
-        return 0
-    for hit in page.items:
-        said = " ".join(hit.snippet.split())
-        terminal.line(f"{hit.context_id} {hit.position} {hit.role}: {said}")
-    if not page.items:
-        terminal.notice(f"No message has these words in {shown_place(url)}.")
-    elif page.next is not None:
-        terminal.notice(f"More with --after {page.next}")
-    return 0
-
-
-async def _show(url: str, context_id: str, *, as_json: bool) -> int:
-    terminal = Terminal(quiet_out=True)
-    async with existing(url) as stores:
-        record = await stores.state.load(context_id)
-        if record is None:
-            raise ContextNotFound(f"there is no conversation {context_id!r} in {shown_place(url)}")
-        lineage = await stores.journal.lineage(context_id)
-        if as_json:
-            turns = [_turn_to_json(turn) async for turn in _turns(stores, context_id)]
-            messages = [
-                {"position": m.position, "turn": m.turn, "message": message_to_json(m.message)}
-                async for m in _messages(stores, context_id)
-            ]
-            relatives = _lineage_to_json(lineage)
-            whole = {**_context_to_json(record), **relatives, "turns": turns, "messages": messages}
-            terminal.raw_line(json_line(whole))
-            return 0
-        terminal.line(_context_line(record))
-        for line in _lineage_lines(lineage):
-            terminal.line(line)
-        shown = 0
-        turns_left = _turns(stores, context_id)
-        async for message in _messages(stores, context_id):
-            while shown < message.turn and (turn := await anext(turns_left, None)) is not None:
-                shown = turn.turn
-                if shown == message.turn:
-                    terminal.line(f"\n{_turn_line(turn)}")
-            _show_message(terminal, message)
-    return 0
-
-
-async def _fork(
-    url: str, context_id: str, new_context_id: str, at: int | None, *, as_json: bool
-) -> int:
-    terminal = Terminal(quiet_out=True)
-    async with existing(url) as stores:
-        made = await stores.journal.fork(context_id, new_context_id, at=at)
-    if as_json:
-        terminal.raw_line(json_line(_context_to_json(made)))
-    else:
-        terminal.line(_context_line(made))
-    return 0
 
 
 async def _turns(stores: Stores, context_id: str) -> AsyncIterator[TurnRecord]:
@@ -287,20 +281,8 @@ async def _messages(stores: Stores, context_id: str) -> AsyncIterator[MessageRec
 # --- for people --------------------------------------------------------------------------------
 
 
-def _status(record: ContextRecord) -> tuple[AgentStatus, int | None]:
-    """The status that an agent would show for the context, and the turn that it could continue."""
-    turn = record.open_turn
-    if turn is not None:
-        return (AgentStatus.READY, turn.turn) if seems_left(record) else (AgentStatus.BUSY, None)
-    if record.state.pending:
-        return AgentStatus.WAITING, None
-    if record.state.error is not None:
-        return AgentStatus.FAILED, None
-    return AgentStatus.READY, record.state.resumable
-
-
 def _context_line(record: ContextRecord) -> str:
-    status, interrupted = _status(record)
+    status, interrupted = status_of(record)
     how = status.value if interrupted is None else f"turn {interrupted} interrupted"
     turns = counted(record.turn_count, "turn")
     tags = "".join(f"  #{tag}" for tag in record.tags)
@@ -354,39 +336,9 @@ def _time(moment: datetime) -> str:
 # --- for programs ------------------------------------------------------------------------------
 
 
-def _context_to_json(record: ContextRecord) -> dict[str, Any]:
-    status, interrupted = _status(record)
-    return {
-        "context_id": record.context_id,
-        "status": status.value,
-        "turn_count": record.turn_count,
-        "interrupted_turn": interrupted,
-        "pending": [{**pending_to_json(r), "args": dict(r.args)} for r in record.state.pending],
-        "error": None if record.state.error is None else record.state.error[1],
-        "created_at": record.created_at.isoformat(),
-        "last_activity": record.last_activity.isoformat(),
-        "usage": usage_to_json(record.state.usage),
-        "metadata": dict(record.metadata),
-    }
-
-
 def _lineage_to_json(lineage: Lineage) -> dict[str, Any]:
     parent = lineage.parent
     return {
         "parent": None if parent is None else {"context_id": parent.context_id, "at": parent.at},
         "forks": [{"context_id": fork.context_id, "at": fork.at} for fork in lineage.forks],
-    }
-
-
-def _turn_to_json(turn: TurnRecord) -> dict[str, Any]:
-    return {
-        "turn": turn.turn,
-        "outcome": turn.outcome.value if turn.outcome else None,
-        "stop_reason": turn.stop_reason.value if turn.stop_reason else None,
-        "continues": turn.continues,
-        "actor_id": turn.actor_id,
-        "started_at": turn.started_at.isoformat(),
-        "ended_at": turn.ended_at.isoformat() if turn.ended_at else None,
-        "usage": usage_to_json(turn.usage),
-        "metadata": dict(turn.metadata),
     }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -47,12 +46,7 @@ class _Given:
 
 
 def age(text: str) -> timedelta:
-    """
-    A time span from text such as `90d`.
-
-    Raises:
-        ArgumentTypeError: It is none of hours, days, weeks or years.
-    """
+    """A time span from text such as `90d`, or `ArgumentTypeError`."""
     found = re.fullmatch(r"([0-9]{1,6})([hdwy])", text.strip().lower())
     if found is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not an age: use 12h, 90d, 8w or 2y")
@@ -60,19 +54,14 @@ def age(text: str) -> timedelta:
 
 
 def size(text: str) -> int:
-    """
-    A number of bytes from text such as `500MB`.
-
-    Raises:
-        ArgumentTypeError: It has another unit, or is no number.
-    """
+    """A number of bytes from text such as `500MB`, or `ArgumentTypeError`."""
     found = re.fullmatch(r"([0-9]{1,15})\s*([kmgt]?b|)", text.strip().lower())
     if found is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not a size: use 1000000, 500MB or 2GB")
     return int(found[1]) * _BYTES[found[2] if found[2] != "b" else ""]
 
 
-def delete_contexts(
+async def delete_contexts(
     url: str | None,
     context_ids: Sequence[str],
     person: str | None,
@@ -96,11 +85,12 @@ def delete_contexts(
     if bool(context_ids) == (person is not None):
         raise ConfigurationError("name conversations, or a person with --person")
     given = _Given(url or default_url(), force, keep_backups, agreed, as_json)
-    work = _delete_named(given, context_ids) if person is None else _delete_person(given, person)
-    return asyncio.run(work)
+    return await (
+        _delete_named(given, context_ids) if person is None else _delete_person(given, person)
+    )
 
 
-def retain_contexts(
+async def retain_contexts(
     url: str | None, *, agreed: bool, dry_run: bool, as_json: bool, **limits: Any
 ) -> int:
     """
@@ -111,7 +101,13 @@ def retain_contexts(
     """
     if limits.get("older_than") is None and limits.get("larger_than") is None:
         raise ConfigurationError("say what may go: --older-than AGE, or --larger-than SIZE")
-    return asyncio.run(_retain(url or default_url(), limits, agreed, dry_run, as_json))
+    terminal = Terminal(quiet_out=True)
+    async with existing(url or default_url()) as stores:
+        if not (dry_run or agreed) and not await _agrees_to(terminal, stores, limits):
+            return 1
+        found = await stores.contexts.retain(**limits, dry_run=dry_run)
+    _tell(terminal, found, as_json=as_json)
+    return 0
 
 
 async def _delete_person(given: _Given, person: str) -> int:
@@ -150,18 +146,6 @@ async def _delete_named(given: _Given, names: Sequence[str]) -> int:
     for line in refused:
         terminal.error(line)
     return 1 if refused else 0
-
-
-async def _retain(
-    url: str, limits: Mapping[str, Any], agreed: bool, dry_run: bool, as_json: bool
-) -> int:
-    terminal = Terminal(quiet_out=True)
-    async with existing(url) as stores:
-        if not (dry_run or agreed) and not await _agrees_to(terminal, stores, limits):
-            return 1
-        found = await stores.contexts.retain(**limits, dry_run=dry_run)
-    _tell(terminal, found, as_json=as_json)
-    return 0
 
 
 async def _agrees_to(terminal: Terminal, stores: Stores, limits: Mapping[str, Any]) -> bool:

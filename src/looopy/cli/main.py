@@ -18,6 +18,7 @@ USAGE = 2
 INTERRUPTED = 130
 
 _DEFAULT_CONTEXT = "chat"
+_FACTORY_HELP = "a function (context_id, stores) -> Agent; or file.py:FACTORY"
 _DB_HELP = "sqlite:///chat.db or postgresql://...; by default a file in your data folder"
 
 
@@ -68,6 +69,9 @@ def _parser() -> argparse.ArgumentParser:
     _add_chat(commands)
     _add_contexts(commands)
     _add_db(commands)
+    _add_serve(commands)
+    _add_acp(commands)
+    _add_mcp(commands)
     models = commands.add_parser(
         "models", help="show which model would answer, and which can be fetched"
     )
@@ -292,6 +296,86 @@ def _late(name: str) -> Callable[[str], Any]:
     return read
 
 
+def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    serve = commands.add_parser(
+        "serve",
+        help="serve an application's agents over HTTP",
+        description="Serve an application's agents over HTTP. SIGTERM or Ctrl-C lets running turns"
+        " end first; a second one does not wait.",
+    )
+    serve.add_argument("factory", metavar="MODULE:FACTORY", help=_FACTORY_HELP)
+    serve.add_argument("--db", dest="url", metavar="URL", help=_DB_HELP)
+    serve.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="127.0.0.1")
+    serve.add_argument("--port", type=int, default=8000, metavar="N", help="8000; 0: any free one")
+    serve.add_argument(
+        "--auth",
+        metavar="MODULE:FUNCTION",
+        help="tells who sends a request: authenticate(request) -> AuthContext or None; without it,"
+        " one person on this machine, by a printed token",
+    )
+    for flag, name, metavar, about in (
+        ("--allow-host", "names", "NAME", "a name by which requests reach this server"),
+        ("--origin", "origins", "URL", "the origin of web pages that may use it"),
+    ):
+        serve.add_argument(
+            flag,
+            dest=name,
+            metavar=metavar,
+            action="append",
+            default=[],
+            help=f"{about}; may be repeated",
+        )
+    serve.add_argument(
+        "--drain",
+        dest="drain_s",
+        type=float,
+        default=20.0,
+        metavar="SECONDS",
+        help="how long running turns may continue at the end: 20",
+    )
+    serve.set_defaults(run=_command("serve", "serve"))
+
+
+def _add_stdio(command: argparse.ArgumentParser) -> None:
+    """The options of a protocol over standard input, which has one person."""
+    command.add_argument("--db", dest="url", metavar="URL", help=_DB_HELP)
+    command.add_argument("--actor", metavar="ACTOR", help="the person for whom all turns act")
+
+
+def _add_acp(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    acp = commands.add_parser(
+        "acp",
+        help="serve an application's agents to an editor",
+        description="Serve an application's agents by the Agent Client Protocol, over standard"
+        " input and output. An editor starts this.",
+    )
+    acp.add_argument("factory", metavar="MODULE:FACTORY", help=_FACTORY_HELP)
+    _add_stdio(acp)
+    acp.set_defaults(run=_command("acp", "acp"))
+
+
+def _add_mcp(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    mcp = commands.add_parser(
+        "mcp",
+        help="offer an application's agents as tools of an MCP server",
+        description="Offer an application's agents as tools of an MCP server, over standard input"
+        " and output. A program that uses tools starts this.",
+    )
+    mcp.add_argument("factories", metavar="MODULE:FACTORY", nargs="+", help=_FACTORY_HELP)
+    _add_stdio(mcp)
+    mcp.add_argument(
+        "--name",
+        metavar="NAME",
+        help="the name of the tool, 'ask' by default; several have those of their functions",
+    )
+    mcp.add_argument(
+        "--description",
+        metavar="TEXT",
+        help="when to use it, for a model; by default the docstring of the factory",
+    )
+    mcp.set_defaults(run=_command("mcp", "mcp"))
+
+
 def _add_db(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     db = commands.add_parser("db", help="migrate a database, or check its schema")
     actions = db.add_subparsers(metavar="ACTION", required=True)
@@ -339,8 +423,13 @@ def _command(module: str, name: str) -> Callable[..., int]:
     """The function *name* of `looopy.cli.MODULE`, which is imported when the command runs."""
 
     def run(**options: Any) -> int:
-        status: int = getattr(importlib.import_module(f"looopy.cli.{module}"), name)(**options)
-        return status
+        status = getattr(importlib.import_module(f"looopy.cli.{module}"), name)(**options)
+        if isinstance(status, int):
+            return status
+        import asyncio  # not for `looopy --help`
+
+        ended: int = asyncio.run(status)
+        return ended
 
     return run
 

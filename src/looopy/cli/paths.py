@@ -42,12 +42,7 @@ def default_url() -> str:
 
 
 def make_data_folder() -> None:
-    """
-    Make the data folder, for this user alone, if it is not there.
-
-    Raises:
-        ConfigurationError: It cannot be made.
-    """
+    """Make the data folder, for this user alone, if missing; or raise `ConfigurationError`."""
     folder = data_folder()
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -202,24 +202,14 @@ class Terminal:
         return line.removesuffix("\n") if line else None
 
     def _keep_typed(self) -> None:
-        """
-        Take what was typed so far, for a later prompt.
-
-        Raises:
-            EOFError: Ctrl-D was pressed.
-        """
+        """Take what was typed so far, for a later prompt; `EOFError` for Ctrl-D."""
         kept = _all_typed()
         self._kept += kept
         for line in kept:
             self.notice(f"(Typed before this question, so it is no answer to it: {line})")
 
     def _edited_line(self, prompt: str, *, anew: bool) -> str:
-        """
-        A line that was typed before the prompt came, or one that `input` edits.
-
-        Raises:
-            EOFError: Ctrl-D was pressed.
-        """
+        """A line typed before the prompt came, or one that `input` edits; `EOFError` for Ctrl-D."""
         if self._kept and not anew:
             self._kept += _all_typed()
             with _repeated_interrupts(), _prefilled(self._kept.pop(0)):
@@ -318,12 +308,7 @@ def _typed_ahead() -> str:
 
 
 def _all_typed() -> list[str]:
-    """
-    Every line that a person typed while nobody read, and the line that has no end yet.
-
-    Raises:
-        EOFError: Ctrl-D was pressed at the beginning of a line.
-    """
+    """Every line that a person typed while nobody read, the unfinished too; see `_typed_ahead`."""
     lines = []
     while (typed := _typed_ahead()).endswith("\n"):
         lines.append(typed.removesuffix("\n"))

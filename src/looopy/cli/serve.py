@@ -1,0 +1,196 @@
+"""`looopy serve`: the agents of an application over HTTP, with all faces that are installed."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import signal
+import socket
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING
+
+from looopy.cli.factories import load_factory, load_function
+from looopy.cli.paths import default_url, make_data_folder, shown_place
+from looopy.cli.terminal import Terminal
+from looopy.errors import ConfigurationError, MissingExtra
+from looopy.stores.opening import open_stores
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from starlette.applications import Starlette
+    from starlette.routing import BaseRoute
+
+    from looopy.server.host import AgentHost
+    from looopy.server.site import Routes, Site
+
+_CLOSING_S = 5  # how long a connection may take to end once the turns have ended
+_STREAMS_S = 2  # how long a stream may take to send its last events
+_CUT = 1
+_CTRL_C = 130
+
+
+async def serve(
+    *,
+    factory: str,
+    url: str | None,
+    host: str,
+    port: int,
+    auth: str | None,
+    names: Sequence[str],
+    origins: Sequence[str],
+    drain_s: float,
+) -> int:
+    """
+    Serve until SIGTERM or Ctrl-C; then let running turns end.
+
+    Args:
+        factory: `MODULE:FACTORY` or `file.py:FACTORY`.
+        url: The database, or `None` for the one in the data folder.
+        host: The address to listen at. `port`: 0 is any free one.
+        auth: `MODULE:FUNCTION`, which tells who sends a request; `None`: one person on this
+            machine, by the token that is printed.
+        names: The names that requests may use for this server, besides those of loopback.
+        origins: The origins of web pages that may use it.
+        drain_s: How long running turns may continue at the end.
+
+    Returns:
+        The exit status: 0, 1 if a turn was cut at the end, 130 after Ctrl-C.
+
+    Raises:
+        LooopyError: The application, the address or the database is not usable.
+    """
+    try:
+        import uvicorn  # noqa: F401 - to see that it is there
+
+        from looopy.server.app import create_app
+        from looopy.server.auth import LocalToken
+        from looopy.server.guard import LOOPBACK
+    except ModuleNotFoundError as error:
+        raise MissingExtra(
+            f"looopy serve needs {error.name}: pip install 'looopy[server]'"
+        ) from error
+    from looopy.server.host import AgentHost
+
+    public = not _is_loopback(host)
+    if public and auth is None:
+        raise ConfigurationError(
+            f"{host} can be reached from other machines: name a function with --auth, or listen at"
+            " 127.0.0.1"
+        )
+    if public and not names:
+        raise ConfigurationError(
+            f"say by which names requests may reach {host}: --allow-host api.example.org, or"
+            " --allow-host '*' for any"
+        )
+    made = load_factory(factory)
+    authenticate = LocalToken() if auth is None else load_function(auth)
+    terminal = Terminal(quiet_out=True)
+    if logging.getLogger().level > logging.INFO:
+        logging.basicConfig(level=logging.WARNING, force=True, format="%(levelname)s %(message)s")
+    listening = _listen(host, port)
+    if url is None:
+        make_data_folder()
+    async with open_stores(url or default_url()) as stores:
+        agents = AgentHost(made, stores, drain_s=drain_s)
+        app = create_app(
+            agents,
+            authenticate=authenticate,
+            faces=_faces(),
+            hosts=(*LOOPBACK, *names),
+            origins=origins,
+        )
+        shown = f"[{host}]" if ":" in host else host
+        place = f"http://{shown}:{listening.getsockname()[1]}"
+        terminal.line(f"serving {factory} at {place}")
+        terminal.line(f"contexts: {shown_place(url or default_url())}")
+        if isinstance(authenticate, LocalToken):
+            terminal.line(f"token: {authenticate.token}")
+        return await _run(app, agents, listening)
+
+
+async def _run(app: Starlette, agents: AgentHost, listening: socket.socket) -> int:
+    import uvicorn
+    from sse_starlette.sse import AppStatus
+
+    loop = asyncio.get_running_loop()
+
+    class Server(uvicorn.Server):
+        """Lets turns end at the first signal, and ends at once at the second."""
+
+        ending: asyncio.Task[None] | None = None
+        status = 0
+
+        def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 - the base's
+            """Take a signal."""
+            loop.call_soon_threadsafe(self.end, sig)
+
+        def end(self, sig: int) -> None:
+            """Begin to end, or end at once."""
+            if self.ending is not None:
+                self.force_exit = self.should_exit = True
+                return
+            self.status = _CTRL_C if sig == signal.SIGINT else 0
+            self.ending = loop.create_task(self.drain())
+
+        async def drain(self) -> None:
+            """Let the turns end, then the connections."""
+            try:
+                if await agents.drain():
+                    self.status = _CUT
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_STREAMS_S):
+                        while app.state.site.open_streams:  # noqa: ASYNC110 - a server ends once
+                            await asyncio.sleep(0.02)
+            finally:
+                AppStatus.should_exit = True  # ends the streams of all faces
+                self.should_exit = True
+
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,  # it would name contexts
+        server_header=False,
+        lifespan="on",
+        timeout_graceful_shutdown=_CLOSING_S,
+    )
+    server = Server(config)
+    await server.serve([listening])
+    if not server.started:
+        raise ConfigurationError("the application could not be started")
+    return server.status
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    if not 0 <= port < 2**16:
+        raise ConfigurationError(f"{port} is no port: 0 to 65535")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise ConfigurationError(f"cannot listen at {host}, port {port}: {why}") from error
+
+
+def _faces() -> list[Routes]:
+    """The faces that `looopy.server` exports; one whose extra is not installed has no routes."""
+    from looopy import server
+
+    def optional(name: str, site: Site) -> Sequence[BaseRoute]:
+        try:
+            face: Routes = getattr(server, name)
+            return face(site)
+        except (ModuleNotFoundError, MissingExtra):
+            return ()
+
+    return [partial(optional, name) for name in dir(server) if name.endswith("_api")]
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

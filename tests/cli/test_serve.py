@@ -1,0 +1,149 @@
+"""`looopy serve`, as a person runs it: two processes on one database, one of which is killed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+
+import httpx
+import pytest
+
+from looopy.cli.main import main
+
+TOKEN = "t" * 24
+APP = """
+import asyncio
+from pathlib import Path
+
+from looopy import Agent, tool
+from looopy.testing import ScriptedProvider, text, tool_call
+
+
+@tool(effects="idempotent")
+async def wait() -> str:
+    while not Path("go").exists():
+        await asyncio.sleep(0.01)
+    return "waited"
+
+
+def reply(request):
+    called = request.messages[-1].role == "toolResult"
+    return text("Done.") if called else tool_call("wait")
+
+
+def build(context_id, stores):
+    model = ScriptedProvider(reply)
+    return Agent(context_id, llm_provider=model, tools=[wait], stores=stores)
+"""
+
+
+@contextmanager
+def serving(folder, *more):
+    """A process that serves APP, whose tool waits for the file `go`; gives it, and a client."""
+    (folder / "app.py").write_text(APP)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("LOOOPY_")}
+    env = kept | {"LOOOPY_UI_TOKEN": TOKEN}
+    command = [sys.executable, "-m", "looopy.cli", "serve", "app:build", "--port", "0"]
+    command += ["--db", f"sqlite:///{folder}/app.db", *more]
+    with subprocess.Popen(
+        command, env=env, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            place = process.stdout.readline().split()[-1]
+            assert process.stdout.readline().startswith("contexts:")
+            assert process.stdout.readline() == f"token: {TOKEN}\n"
+            headers = {"Authorization": f"Bearer {TOKEN}"}
+            with httpx.Client(base_url=place, headers=headers, timeout=60) as client:
+                yield process, client
+        finally:
+            process.kill()
+
+
+def frames(response):
+    """The frames of a stream: id, name, data."""
+    lines = {}
+    for line in response.iter_lines():
+        if line:
+            name, _, value = line.partition(": ")
+            lines[name] = value
+        elif "event" in lines:
+            yield lines.get("id"), lines["event"], json.loads(lines["data"])
+            lines = {}
+
+
+def test_a_killed_server_loses_no_turn_and_another_one_continues_it(tmp_path):
+    """Who listens to the other process sees the end, continues by `{}`, and misses no event."""
+    with serving(tmp_path) as (one, here), serving(tmp_path) as (other, there):
+        body = {"message": "Please wait."}
+        assert here.post("/contexts/trip/turns", json=body).json()["turn"] == 1
+        seen = []
+        with there.stream("GET", "/contexts/trip/events?after=0") as stream:
+            for place, name, data in frames(stream):
+                seen.append((place, name))
+                if name == "tool_execution_start":
+                    one.kill()
+                if name == "turn_end":
+                    assert data["outcome"] == "interrupted"
+                    break
+        state = there.get("/contexts/trip").json()
+        assert (state["status"], state["interrupted_turn"]) == ("ready", 1)
+        (tmp_path / "go").touch()
+        assert there.post("/contexts/trip/turns", json={}).json()["turn"] == 2
+        assert there.get("/v1/models").status_code == 200  # a face
+        last = {"Last-Event-ID": seen[-1][0]}
+        with there.stream("GET", "/contexts/trip/events", headers=last) as stream:
+            for place, name, data in frames(stream):
+                seen.append((place, name))
+                if name == "turn_end":
+                    assert data["outcome"] == "completed"
+                    break
+        places = [int(place) for place, _ in seen if place]
+        assert places == list(range(1, len(places) + 1))
+        said = there.get("/contexts/trip/messages").json()["items"][-1]["message"]
+        assert said["content"][0]["text"] == "Done."
+        other.send_signal(signal.SIGTERM)
+        assert other.wait(60) == 0
+        assert other.stderr.read() == ""
+
+
+def test_the_end_waits_for_a_turn_or_cuts_it(tmp_path):
+    """A turn that takes longer is cut: exit status 1, and the next process continues it."""
+    body, accept = {"message": "Please wait."}, {"Accept": "text/event-stream"}
+    with serving(tmp_path, "--drain", "0.1") as (process, client):
+        with client.stream("POST", "/contexts/c/turns", json=body, headers=accept) as stream:
+            for _, name, _ in frames(stream):
+                if name == "tool_execution_start":
+                    process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 1
+    (tmp_path / "go").touch()
+    with serving(tmp_path) as (process, client):
+        turns = client.get("/contexts/c/turns").json()["items"]
+        assert [turn["outcome"] for turn in turns] == ["interrupted"]
+        with client.stream("POST", "/contexts/c/turns", json={}, headers=accept) as stream:
+            assert [data for _, _, data in frames(stream)][-1]["outcome"] == "completed"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--host", "::"], "name a function with --auth"),
+        (["--host", "::", "--auth", "json:loads"], "--allow-host"),
+        (["--auth", "json:nothing"], "has no 'nothing'"),
+        (["--port", "99999"], "0 to 65535"),
+        (["--host", "127.0.0.0.1"], "name a function with --auth"),
+        (["--host", "::1%none"], "cannot listen"),
+        (["--host", "no.such.host.invalid", "--auth", "json:loads"], "--allow-host"),
+    ],
+)
+def test_a_server_that_would_be_open_does_not_start(arguments, says, tmp_path, capsys):
+    """Usage is exit status 2, in one line, before anything listens."""
+    (tmp_path / "app.py").write_text(APP)
+    command = ["serve", f"{tmp_path}/app.py:build", "--db", f"sqlite:///{tmp_path}/app.db"]
+    assert main([*command, *arguments]) == 2
+    said = capsys.readouterr()
+    assert says in said.err
+    assert said.out == ""
