@@ -162,7 +162,7 @@ MUTANTS = [
     mutant(
         "numbers-by-the-clock",
         "a follower that asks for what came after N misses what was stored late",
-        "looopy.stores.sql.commit:_insert",
+        "looopy.stores.sql.commit:insert_rows",
         '"seq": numbers.first_seq + event.seq_offset, "iteration": event',
         '"seq": event.created_us,\n'
         '"iteration": event',
@@ -974,7 +974,7 @@ MUTANTS = [
         "a-parent-takes-its-forks-along",
         "deleting a conversation empties the branches that were made of it",
         "looopy.stores.sql.state:_delete_steps",
-        "yield from leave_to_forks(key)",
+        "yield from leave_to_forks(one)",
         "",
         f"{_FORKS}::test_a_parent_that_goes_leaves_its_forks_whole",
     ),

@@ -1,0 +1,93 @@
+"""Mistakes of a host and of the HTTP API: who may, how much, and what an end leaves."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import mutant
+
+_HOST = "tests/server/test_host.py"
+_BAD = "tests/server/test_bad_requests.py"
+_WIRE = "tests/server/test_wire.py"
+_AUTH = "tests/server/test_auth.py"
+
+MUTANTS = [
+    mutant(
+        "host-forgets-an-agent-that-closes",
+        "a second agent of the context starts while the first one still shuts down",
+        "looopy.server.host:AgentHost._pin",
+        "await asyncio.wait([kept.closing])",
+        "self._kept.pop(key, None)",
+        f"{_HOST}::test_many_requests_at_once_meet_one_live_agent_a_context",
+    ),
+    mutant(
+        "host-starts-an-agent-after-its-end",
+        "a request that waited starts an agent again that nobody will shut down",
+        "looopy.server.host:AgentHost._opened",
+        "if kept.closing is not None:",
+        "if False:",
+        f"{_HOST}::test_an_agent_that_does_not_start_does_not_hold_up_the_end",
+    ),
+    mutant(
+        "host-judges-the-owner-once",
+        "of two actors who make one context at once, the second gets a turn in it",
+        "looopy.agent.claim:Claiming._claim",
+        "self._refuse_strangers()",
+        "pass",
+        f"{_HOST}::test_the_first_turn_of_another_process_makes_the_owner",
+    ),
+    mutant(
+        "host-cuts-a-turn-as-cancelled",
+        "a turn that the end of a process cuts can never be continued",
+        "looopy.agent.hosted:break_off",
+        "turns.leave()",
+        "pass",
+        f"{_HOST}::test_a_turn_that_is_cut_is_interrupted_and_can_be_continued",
+    ),
+    mutant(
+        "host-evicts-an-agent-at-work",
+        "a place is taken from an agent that runs a turn",
+        "looopy.server.host:_Kept.idle",
+        "return unused and self.agent is not None and not is_at_work(self.agent)",
+        "return unused",
+        f"{_HOST}::test_the_least_recently_used_idle_agent_gives_its_place",
+    ),
+    mutant(
+        "http-measures-a-body-at-its-end",
+        "a client without a Content-Length fills the memory",
+        "looopy.server.body:_read",
+        "if size > limits.body_bytes:",
+        "if False:",
+        f"{_BAD}::test_a_body_is_measured_while_it_streams_in",
+    ),
+    mutant(
+        "http-makes-values-before-it-counts-them",
+        "a body of a megabyte stops the event loop for two seconds",
+        "looopy.server.body:read_json",
+        "_check_count(text, limits)",
+        "pass",
+        f"{_BAD}::test_a_body_that_is_no_use_is_refused",
+    ),
+    mutant(
+        "http-serves-any-host",
+        "a name that resolves to 127.0.0.1 reaches a server on loopback",
+        "looopy.server.guard:Guard._problem",
+        "if host is None or not self._knows(host):",
+        "if host is None:",
+        f"{_BAD}::test_hosts_and_origins_have_to_be_known",
+    ),
+    mutant(
+        "http-ignores-last-event-id",
+        "a client that comes again misses what happened in the meantime",
+        "looopy.server.sse:place_of",
+        'request.headers.get("last-event-id") or request.query_params.get("after")',
+        'request.query_params.get("after")',
+        f"{_WIRE}::test_a_client_that_leaves_comes_again_behind_its_last_event",
+    ),
+    mutant(
+        "jwt-takes-any-audience",
+        "a token for another service of the same provider opens this one",
+        "looopy.server.jwt:JwtBearer._claims",
+        "and self._audience in wanted",
+        "and bool(wanted)",
+        f"{_AUTH}::test_a_token_that_does_not_count_is_refused",
+    ),
+]

@@ -1,0 +1,85 @@
+"""Mistakes in what pages see: the AI SDK's stream and AG-UI."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import mutant
+
+_GROWING = "tests/unit/server/test_growing.py"
+_PARTS = "tests/unit/server/test_ai_sdk_parts.py"
+_CHAT = "tests/server/test_ai_sdk_chat.py"
+_RUNS = "tests/server/test_ag_ui_runs.py"
+
+MUTANTS = [
+    mutant(
+        "web-late-viewer-sees-text-twice",
+        "the message so far is ahead of the deltas that wait, whose text comes again",
+        "looopy.server.growing:GrowingAnswer.more",
+        "yield from self._grow(kind, number, number, text[seen:])",
+        "yield from self._grow(kind, number, number, text)",
+        f"{_GROWING}::test_a_viewer_who_is_late_and_slow_gets_each_character_once",
+    ),
+    mutant(
+        "web-merged-thinking-lost",
+        "a slow reader loses the thinking of the deltas that were merged",
+        "looopy.server.growing:GrowingAnswer.more",
+        "self._by_snapshot = True  # merged",
+        "pass  # merged",
+        f"{_GROWING}::test_merged_thinking_is_read_from_the_message_so_far",
+    ),
+    mutant(
+        "web-result-without-its-call",
+        "the AI SDK's client breaks the stream off at a call that it does not have",
+        "looopy.server.ai_sdk.parts:Parts._result",
+        "if call_id not in self._calls:",
+        "if False:",
+        f"{_PARTS}::test_a_viewer_without_the_call_is_not_sent_its_result",
+    ),
+    mutant(
+        "web-stream-of-a-cleared-turn-stays-open",
+        "a page waits for ever for the end of a turn that was cleared",
+        "looopy.server.ai_sdk.parts:Parts._aside",
+        "self.ended = True",
+        "pass",
+        f"{_PARTS}::test_a_history_that_is_cleared_ends_the_stream",
+    ),
+    mutant(
+        "web-foreign-approval-continues",
+        "an answer to a request that was never made begins a turn",
+        "looopy.server.ai_sdk.chat:Chat._continue",
+        "if others:",
+        "if False:",
+        f"{_CHAT}::test_answers_that_nobody_asked_for_are_refused_with_their_place",
+    ),
+    mutant(
+        "web-answer-given-before-is-refused",
+        "a turn that was cut after an approval cannot be continued by the page",
+        "looopy.server.ai_sdk.chat:_check_decided",
+        "left.pop(event.request_id, None)",
+        "pass",
+        f"{_CHAT}::test_a_turn_that_was_cut_continues_when_the_page_asks_again",
+    ),
+    mutant(
+        "web-edit-appends",
+        "an edited message is said behind the one that it replaces",
+        "looopy.server.ai_sdk.chat:Chat._anew",
+        "await agent.rewind(turn)",
+        "pass",
+        f"{_CHAT}::test_an_edited_or_regenerated_message_takes_the_place_of_the_old_one",
+    ),
+    mutant(
+        "web-run-posted-twice-runs-twice",
+        "a run that is repeated waits, or begins another turn",
+        "looopy.server.ag_ui.runs:Runs._run",
+        "if known is not None:",
+        "if False:",
+        f"{_RUNS}::test_a_run_that_is_posted_twice_is_one_turn",
+    ),
+    mutant(
+        "web-snapshot-ahead-of-its-run",
+        "a page that reads late has a result in the snapshot, and then again",
+        "looopy.server.ag_ui.runs:Runs._log",
+        "if log.seq == upto: return log",
+        "pass",
+        f"{_RUNS}::test_a_slow_page_gets_no_message_twice",
+    ),
+]
