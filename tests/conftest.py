@@ -15,7 +15,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import hypothesis
 import pytest
-from tests import forked, ground
+from tests import ground
 from tests.cutting import Cutter
 from tests.postgres import Server, ask
 
@@ -50,13 +50,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _takes_long(item: pytest.Item) -> bool:
     return item.get_closest_marker("campaign") is not None
-
-
-@pytest.fixture
-def forked_programs():
-    """Within the test, its Python programs need not load again what others wrote."""
-    with forked.programs():
-        yield
 
 
 @pytest.fixture(scope="session")

@@ -18,6 +18,7 @@ PACKAGES = [
     "looopy.auth",
     "looopy.compat.pi",
     "looopy.llm",
+    "looopy.server",
     "looopy.stores",
     "looopy.testing",
     "looopy.tools",
