@@ -20,6 +20,7 @@ PACKAGES = [
     "looopy.llm",
     "looopy.server",
     "looopy.stores",
+    "looopy.telemetry",
     "looopy.testing",
     "looopy.tools",
 ]

@@ -325,9 +325,12 @@ class TurnLog:
 
     async def fail(self, exc: Exception) -> None:
         """End a turn whose step could not be stored, with a result for each open call."""
-        name = type(exc).__name__
+        name, context_id = type(exc).__name__, self._known.context_id
         _logger.warning(
-            "context %s, turn %s could not go on: %s", self._known.context_id, self.turn, name
+            "context %s, turn %s could not go on: %s",
+            *(context_id, self.turn, name),
+            exc_info=None if isinstance(exc, StoreError) else exc,  # a driver's may quote rows
+            extra={"context_id": context_id, "turn": self.turn},
         )
         error = exc if isinstance(exc, LooopyError) else LooopyError(repr(exc))
         error = self._redactor.error(error)

@@ -488,6 +488,7 @@ def _said(error: BaseException) -> str:
 _logger = logging.getLogger("looopy")
 _live: WeakSet[Redactor] = WeakSet()
 _lock = threading.Lock()
+_RECORDS_OWN = frozenset({*logging.makeLogRecord({}).__dict__, "message", "asctime"})
 
 
 def _watch(redactor: Redactor) -> None:
@@ -510,4 +511,7 @@ def _redact_record(record: logging.LogRecord) -> bool:
             record.exc_text = record.exc_text or "".join(traceback.format_exception(error)).rstrip()
         if record.exc_text and redactor.shows(record.exc_text):
             record.exc_text, record.exc_info = redactor.text(record.exc_text), None
+        for name, value in vars(record).items() if not redactor.free else ():
+            if isinstance(value, str) and name not in _RECORDS_OWN and redactor.shows(value):
+                setattr(record, name, redactor.text(value))
     return True

@@ -333,6 +333,13 @@ def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         metavar="SECONDS",
         help="how long running turns may continue at the end: 20",
     )
+    serve.add_argument(
+        "--log",
+        dest="log",
+        choices=("text", "json"),
+        default="text",
+        help="the form of the log on standard error: text, or json: one object a line",
+    )
     serve.set_defaults(run=_command("serve", "serve"))
 
 

@@ -17,6 +17,7 @@ from looopy.cli.paths import default_url, make_data_folder, shown_place
 from looopy.cli.terminal import Terminal
 from looopy.errors import ConfigurationError, MissingExtra
 from looopy.stores.opening import open_stores
+from looopy.telemetry.logs import log_json_lines
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -43,6 +44,7 @@ async def serve(
     names: Sequence[str],
     origins: Sequence[str],
     drain_s: float,
+    log: str = "text",
 ) -> int:
     """
     Serve until SIGTERM or Ctrl-C; then let running turns end.
@@ -56,6 +58,7 @@ async def serve(
         names: The names that requests may use for this server, besides those of loopback.
         origins: The origins of web pages that may use it.
         drain_s: How long running turns may continue at the end.
+        log: `text` or `json`, for the log on standard error.
 
     Returns:
         The exit status: 0, 1 if a turn was cut at the end, 130 after Ctrl-C.
@@ -89,7 +92,10 @@ async def serve(
     made = load_factory(factory)
     authenticate = LocalToken() if auth is None else load_function(auth)
     terminal = Terminal(quiet_out=True)
-    if logging.getLogger().level > logging.INFO:
+    if log == "json":
+        level = min(logging.getLogger().level, logging.WARNING)
+        log_json_lines(level=level or logging.WARNING)
+    elif logging.getLogger().level > logging.INFO:
         logging.basicConfig(level=logging.WARNING, force=True, format="%(levelname)s %(message)s")
     listening = _listen(host, port)
     if url is None:

@@ -271,7 +271,9 @@ async def _safely(
                 return
         error: LLMError = LLMUnavailable(f"{who} ended its stream without an answer")
     except Exception as exc:
-        _logger.exception("a provider raised instead of ending its stream with an error")
+        text = "%s raised instead of ending its stream with an error, in context %s"
+        place = {"context_id": options.session_id}
+        _logger.exception(text, who, options.session_id, extra=place)
         error = InvalidLLMResponse(f"{who} failed: {exc}")
     finally:
         close = getattr(stream, "aclose", None)
@@ -279,7 +281,9 @@ async def _safely(
             if close is not None:
                 await close()
         except Exception:
-            _logger.exception("a provider's stream could not be closed")
+            place = {"context_id": options.session_id}
+            text = "the stream of %s could not be closed, in context %s"
+            _logger.exception(text, who, options.session_id, extra=place)
     yield StreamEvent("error", error=error)
 
 

@@ -8,7 +8,6 @@ not run again. The model's answer is made storable here, before any subscriber s
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -62,7 +61,6 @@ from looopy.types.request import (
 from looopy.types.state import AgentStatus
 from looopy.types.storable import repair
 
-_logger = logging.getLogger("looopy")
 _chance = random.Random()  # noqa: S311 - spreads retries, keeps no secret
 _GRACE_S = 5.0  # how long the turn waits for a stream to close
 _AT_A_TIME = 64  # deltas after which other tasks, such as readers, run, whatever the provider
@@ -228,13 +226,14 @@ async def _listen(
             turn.progress.partial = said
             raise
         attempt.final = StreamEvent("error", message=said, error=late)
-    except Exception as exc:  # a provider that breaks its contract and raises
-        _logger.exception("the provider raised instead of ending its stream with an error")
+    except Exception as exc:  # noqa: BLE001 - a provider that breaks its contract and raises
+        what = "the provider raised instead of ending its stream with an error"
+        turn.log_failure(what, exc, attempt=attempt.number)
         error = InvalidLLMResponse(f"the provider failed: {exc}")
         attempt.final = StreamEvent("error", error=error)
     finally:
         patience.close()
-        await _close(stream)
+        await _close(turn, stream)
         attempt.held.clear()
 
 
@@ -261,8 +260,8 @@ def _said_so_far(turn: Turn, partial: PartialMessage | None) -> AssistantMessage
     lost: Lost = []
     try:
         message = mended_answer(veiled.snapshot(), lost)
-    except Exception:
-        _logger.exception("the provider's message could not be read when it was cut short")
+    except Exception as exc:  # noqa: BLE001 - what cannot be read is left out
+        turn.log_failure("the provider's message could not be read when it was cut short", exc)
         return None
     _warn_of_lost(turn, lost)
     return message
@@ -282,7 +281,7 @@ def _cut_in_silence(turn: Turn, message: AssistantMessage) -> ContextOverflow | 
     return silent_overflow(message, known.window_tokens)
 
 
-async def _close(stream: object) -> None:
+async def _close(turn: Turn, stream: object) -> None:
     """Close the provider's stream; a failure to close costs neither answer nor turn."""
     close = getattr(stream, "aclose", None)
     if close is None:
@@ -290,8 +289,8 @@ async def _close(stream: object) -> None:
     try:
         async with asyncio.timeout(_GRACE_S):
             await close()
-    except Exception:
-        _logger.exception("the provider's stream could not be closed")
+    except Exception as exc:  # noqa: BLE001 - the answer stands
+        turn.log_failure("the provider's stream could not be closed", exc)
 
 
 async def _request(
@@ -379,8 +378,8 @@ async def _count(
             await turn.given.view.count(counter, prepare)
     except TurnInterrupted:
         raise
-    except Exception as exc:
-        _logger.exception("the provider's count_tokens failed: tokens are estimated instead")
+    except Exception as exc:  # noqa: BLE001 - estimates serve as well
+        turn.log_failure("the provider's count_tokens failed: tokens are estimated instead", exc)
         text = f"the provider's count_tokens failed: tokens are estimated: {type(exc).__name__}"
         turn.out.warn("tokens_not_counted", text)
 
@@ -462,8 +461,8 @@ async def _relieved(turn: Turn, attempt: _Attempt, error: ContextOverflow) -> bo
             helped = await relief(turn, error)
     except (TurnInterrupted, StoreError):
         raise
-    except Exception as exc:
-        _logger.exception("no room could be made in the model's window")
+    except Exception as exc:  # noqa: BLE001 - the turn ends with the first error
+        turn.log_failure("no room could be made in the model's window", exc)
         text = f"no room could be made in the model's window: {type(exc).__name__}"
         turn.out.warn("context_overflow", text)
         return False

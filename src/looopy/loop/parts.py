@@ -203,7 +203,19 @@ class Turn:
         progress = self.progress
         return progress.call_turn is not None and call.name.startswith(tuple(progress.locked))
 
-    # --- warnings ------------------------------------------------------------------------------
+    # --- the log and warnings ------------------------------------------------------------------
+
+    def log_failure(self, what: str, error: BaseException, **more: Any) -> None:
+        """Log a failure of the application's code or a provider, with its place and traceback."""
+        context = self.given.context
+        place = {
+            "context_id": context.context_id,
+            "turn": context.turn,
+            "iteration": self.progress.iteration,
+            **more,
+        }
+        where = ", ".join(f"{name.removesuffix('_id')} {value}" for name, value in place.items())
+        _logger.error("%s: %s", what, where, exc_info=error, extra=place)
 
     def warn_of_tools(self, text: str) -> None:
         """Warn, once a turn, that tools are missing."""
@@ -243,5 +255,5 @@ class Turn:
         """
         if isinstance(error, TurnInterrupted):
             raise error
-        _logger.error("hook %s failed", name, exc_info=error)
+        self.log_failure(f"hook {name} failed", error)
         self.out.warn("hook_failed", f"{name}: {type(error).__name__}")

@@ -152,9 +152,7 @@ def _break_off(turn: Turn, exc: BaseException) -> BaseException | None:
     if error is None and isinstance(exc, asyncio.CancelledError):
         turn.progress.end(StopReason.CANCELLED)
         return exc
-    context = turn.given.context
-    text = "an exception ends turn %s of context %s"
-    _logger.error(text, context.turn, context.context_id, exc_info=exc)
+    turn.log_failure("an exception ends the turn", exc)
     said = error or exc
     ours = said if isinstance(said, LooopyError) else LooopyError(str(said) or repr(said))
     turn.progress.end(StopReason.ERROR, ours)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
+import json
 import logging
 
 import pytest
 
 from looopy import Agent, AuthContext, tool
 from looopy.errors import RateLimited
+from looopy.telemetry import JsonLines
 from looopy.testing import ScriptedProvider, failure, text, tool_call
 
 CANARY = "sk-canary-53f1a9d07be24c6688"
@@ -71,3 +74,68 @@ async def test_a_turn_that_does_not_fail_logs_nothing(caplog):
     async with Agent("ada", llm_provider=ScriptedProvider([text("hi")])) as agent:
         await agent.execute_turn("hi")
     assert records(caplog, "WARNING") + records(caplog, "ERROR") == []
+
+
+class Raising:
+    """A provider that breaks its contract: it raises, and closing it raises too."""
+
+    name = model = "raising"
+
+    def stream(self, request, options):
+        """Return an iterator that fails."""
+        return self
+
+    def __aiter__(self):
+        return self
+
+    async def __anext__(self):
+        raise ZeroDivisionError(f"divided by {CANARY}")
+
+    async def aclose(self):
+        """Fail."""
+        raise OSError("no socket")
+
+
+async def test_an_exception_in_a_provider_is_logged_with_its_place(caplog):
+    """Context, turn, iteration and attempt are in the text and in fields; no credential is."""
+    async with Agent("ada", llm_provider=Raising(), stores="memory://") as agent:
+        await agent.execute_turn("hi", AuthContext("ada", credentials={"token": CANARY}))
+    raised, closed = records(caplog, "ERROR")
+    assert "context ada, turn 1, iteration 1, attempt 1" in raised.getMessage()
+    assert (raised.context_id, raised.turn, raised.iteration, raised.attempt) == ("ada", 1, 1, 1)
+    assert closed.context_id == "ada"
+    assert "ZeroDivisionError: divided by [redacted]" in caplog.text
+    assert "in __anext__" in caplog.text
+    assert CANARY not in caplog.text
+
+
+async def test_a_failure_is_one_line_of_json(caplog):
+    """Ids are fields, the traceback is one, and a credential in a field is redacted too."""
+    out = io.StringIO()
+    handler = logging.StreamHandler(out)
+    handler.setFormatter(JsonLines())
+    logger = logging.getLogger("looopy")
+    logger.addHandler(handler)
+
+    @tool
+    def spill() -> str:
+        """Log as an application does that is careless, then fail."""
+        odd = {("a", "pair"): 1}
+        logger.warning("a\nb %s", CANARY, extra={"key": CANARY, "odd": odd})
+        raise KeyError(CANARY)
+
+    try:
+        model = ScriptedProvider([tool_call("spill"), text("Sorry.")])
+        async with Agent("ada", llm_provider=model, tools=[spill], stores="memory://") as agent:
+            auth = AuthContext("ada", credentials={"token": CANARY})
+            result = await agent.execute_turn("hi", auth)
+    finally:
+        logger.removeHandler(handler)
+    careless, failed = map(json.loads, out.getvalue().splitlines())
+    assert (careless["message"], careless["key"]) == ("a\nb [redacted]", "[redacted]")
+    assert careless["odd"] == "{('a', 'pair'): 1}"
+    assert failed["tool_call_id"] == result.iterations[0].tool_results[0].tool_call_id
+    assert (failed["context_id"], failed["turn"], failed["level"]) == ("ada", 1, "WARNING")
+    assert failed["exception"].endswith("KeyError: '[redacted]'")
+    assert failed["time"].endswith("+00:00")
+    assert CANARY not in out.getvalue()
