@@ -30,6 +30,7 @@ holds only JSON.
 | `LOOOPY_CACHE` | the folder of the embedded model's weights |
 | `LOOOPY_YES` | `1` agrees to the download of the weights |
 | `LOOOPY_UI_TOKEN` | the token of `looopy serve`; otherwise it is random |
+| `LOOOPY_METRICS_TOKEN` | the token for [`/metrics`](telemetry.md#prometheus) |
 | `LOOOPY_DEBUG` | `1` shows tracebacks and logs |
 """
 

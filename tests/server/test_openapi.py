@@ -14,7 +14,7 @@ from looopy.server import AgentHost, Limits, create_app
 from looopy.server.openapi import description
 from looopy.testing import ScriptedProvider, text, tool_call
 
-UNDESCRIBED = {"/healthz", "/readyz", "/openapi.json"}
+UNDESCRIBED = {"/healthz", "/readyz", "/metrics", "/openapi.json"}
 
 
 @tool(needs_approval=True)

@@ -293,10 +293,12 @@ class Subscribers:
         name: The agent's name, for the log.
 
     Attributes:
+        name: The agent's.
         present: True if there is one; otherwise no event need be made.
     """
 
     def __init__(self, name: str) -> None:
+        self.name = name
         self._failed = f"a subscriber of agent {name} failed"
         self._callbacks: dict[object, Callable[[AgentEvent], object]] = {}
         self.present = False

@@ -14,7 +14,7 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from looopy._failpoints import reach
 from looopy.agent.buffer import BufferedTurn
@@ -42,15 +42,23 @@ from looopy.types.context import CancelToken
 from looopy.types.event import AgentEvent, ApprovalDecided, MessageEnd, TurnStart
 from looopy.types.state import Outcome, PendingKind
 
+if TYPE_CHECKING:
+    from looopy.telemetry.watch import TurnWatch
+
 
 @quick
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A turn that owns its context: its plan, and the events that the claim has stored."""
+    """
+    A turn that owns its context: its plan, and the events that the claim has stored.
+
+    `trace` is `ContextState.trace` as it was before the claim.
+    """
 
     plan: Plan
     claimed: Claimed
     events: Sequence[AgentEvent]
+    trace: str | None = None
 
 
 class AlreadyAccepted(Exception):
@@ -67,6 +75,7 @@ class Claiming:
 
     Args:
         busy_here: An earlier turn of the same agent runs, and this one must not wait for it.
+        watch: Has the place of the turn in its trace, which is stored with the claim.
 
     Attributes:
         first: True once no earlier turn of the agent is left.
@@ -82,6 +91,7 @@ class Claiming:
         token: CancelToken,
         *,
         busy_here: bool,
+        watch: TurnWatch | None = None,
     ) -> None:
         known = setup.known
         self.first = False
@@ -91,6 +101,7 @@ class Claiming:
         self._request = request
         self._token = token
         self._busy_here = busy_here
+        self._watch = watch
         self._buffer = setup.buffer
         self._holder = owner.token(known.config.lease_ttl_s)
         self._line = Line(known.stores, known.context_id, self._holder, token)
@@ -185,7 +196,8 @@ class Claiming:
                 self._refuse_if_busy()  # before the claim would: this check is cheaper
                 plan = await self._plan()
                 events = self._first_events(plan)
-                return Begun(plan, await self._try(plan, events), events)
+                before = known.state.trace
+                return Begun(plan, await self._try(plan, events), events, before)
             except StoreConflict:
                 known.stale = True
             except (CannotContinue, InputNotFound):
@@ -263,9 +275,13 @@ class Claiming:
         asked = {one.request_id for one in known.state.pending if one.kind is PendingKind.AUTH}
         request.secret.update(asked & request.inputs.keys())
         output = self._output(known.state)
-        if output == plan.state.output:
-            return plan
-        return replace(plan, state=replace(plan.state, output=output))
+        if output != plan.state.output:
+            plan = replace(plan, state=replace(plan.state, output=output))
+        if self._watch is not None and self._watch.trace is not None:
+            turn = 1 + (known.record.turn_count if known.record is not None else 0)
+            state = replace(plan.state, trace=f"{turn} {self._watch.trace}")
+            plan = replace(plan, state=state)
+        return plan
 
     def _output(self, state: ContextState) -> Mapping[str, Any] | None:
         """The type of the answer: as requested now, or by the turn that this one continues."""

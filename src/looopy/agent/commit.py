@@ -59,6 +59,7 @@ from looopy.types.result import TurnResult
 if TYPE_CHECKING:
     from looopy.agent.artifacts import TurnArtifacts
     from looopy.stores.base import StagedArtifactStore
+    from looopy.telemetry.watch import TurnWatch
 
 _logger = logging.getLogger("looopy")
 
@@ -70,6 +71,7 @@ class TurnLog:
     Args:
         begun: The claim, and the plan of the turn.
         broadcast: Shows the turn's events.
+        watch: Times the commits; `None`: that is not wanted.
 
     Attributes:
         inbox: Messages and cancel requests for the turn; `None` with `auto_save=False`.
@@ -88,6 +90,7 @@ class TurnLog:
         token: CancelToken,
         redactor: Redactor,
         broadcast: Broadcast,
+        watch: TurnWatch | None = None,
     ) -> None:
         plan, claimed, known = begun.plan, begun.claimed, setup.known
         self.turn = claimed.turn
@@ -100,6 +103,7 @@ class TurnLog:
         self._ended = setup.ended
         self._known = known
         self._stores = known.stores
+        self._store = known.stores.commit if watch is None else watch.timed(known.stores.commit)
         self._begun = begun
         self._token = token
         self._redactor = redactor
@@ -216,7 +220,7 @@ class TurnLog:
             if ends and self.inbox is not None:
                 self.inbox.ending()
             try:
-                done = await self._settle(self._stores.commit(commit), self._token.cancel)
+                done = await self._settle(self._store(commit), self._token.cancel)
             except InboxNews as news:
                 if self.inbox is None:
                     raise
@@ -360,7 +364,7 @@ class TurnLog:
         # end.
         await self._writing.take(_nobody)
         try:
-            done = await self._settle(self._stores.commit(commit), _nobody)
+            done = await self._settle(self._store(commit), _nobody)
             self._hear(done)
             artifact = done.artifact
             if artifact is None:

@@ -37,6 +37,7 @@ from looopy.stores.records import (
     MessageRecord,
     TurnRecord,
 )
+from looopy.telemetry.current import note_recovery
 from looopy.tools.base import Tool
 from looopy.types.config import LoopConfig
 from looopy.types.constructors import amended
@@ -517,6 +518,8 @@ class Known:
                 )
                 try:
                     await self.stores.commit(commit)
+                    state = record.state
+                    note_recovery(self.context_id, turn.turn, state.trace, turn.started_at)
                     break
                 except ValueRefused:
                     if not (ask and left.pending):

@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Callable
 
 from looopy.agent.broadcast import Broadcast
-from looopy.agent.claim import Begun, Claiming
+from looopy.agent.claim import AlreadyAccepted, Begun, Claiming
 from looopy.agent.commit import TurnLog
 from looopy.agent.request import TurnRequest, TurnSetup
 from looopy.agent.state import counted, spent_before
@@ -24,6 +24,7 @@ from looopy.loop.incoming import Inbox
 from looopy.loop.outgoing import Group
 from looopy.loop.turn import run_turn
 from looopy.stores.owner import Owner
+from looopy.telemetry.current import watch_turn
 from looopy.types.context import CancelToken, TurnContext
 from looopy.types.result import TurnResult
 
@@ -44,7 +45,11 @@ class RunningTurn:
         self.broadcast = Broadcast()
         self._owner = Owner.new()
         self._log: TurnLog | None = None  # once it owns its context
-        self.claiming = Claiming(setup, request, self._owner, self.token, busy_here=busy_here)
+        context_id, redact = setup.known.context_id, self.redactor.value
+        self.watch = watch_turn(context_id, setup.subscribers.name, redact)
+        self.claiming = Claiming(
+            setup, request, self._owner, self.token, busy_here=busy_here, watch=self.watch
+        )
 
     @property
     def turn(self) -> int:
@@ -87,8 +92,26 @@ class RunningTurn:
         Raises:
             AlreadyAccepted: The key belongs to an accepted turn: watch that one.
         """
+        watch = self.watch
+        if watch is None:
+            return await self._run(before)
+        watch.begin()
+        try:
+            result = await self._run(before)
+        except AlreadyAccepted:
+            watch.dropped()
+            raise
+        except BaseException as error:
+            watch.failed(error)
+            raise
+        watch.ended(result)
+        return result
+
+    async def _run(self, before: Claiming | None) -> TurnResult:
         try:
             begun = await self.claiming.run(before)
+            if self.watch is not None:
+                self.watch.claimed(begun.claimed.turn, begun.plan.continues, begun.trace)
             for resumed in begun.plan.resumed.values():
                 self.redactor.add(resumed.opened)
             self._log = TurnLog(
@@ -98,6 +121,7 @@ class RunningTurn:
                 token=self.token,
                 redactor=self.redactor,
                 broadcast=self.broadcast,
+                watch=self.watch,
             )
             return await self._drive(begun, self._log)
         finally:
@@ -141,6 +165,7 @@ class RunningTurn:
                 output_type=log.output_type,
                 auto_compact=self.setup.auto_compact,
                 spent=spent_before(log.state),
+                watch=self.watch,
             )
             outs = run_turn(given, plan)
             try:

@@ -40,6 +40,7 @@ def state_after(
         "charged": begun.charged,
         "run_us": run_us_after(begun, started_at, end.timestamp),
         "sent": sent,
+        "trace": begun.trace,
     }
     if group.asked:
         state = ContextState(**sums, output=begun.output, summary=begun.summary)

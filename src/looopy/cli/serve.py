@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import logging
+import os
 import signal
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from looopy.cli.factories import load_factory, load_function
 from looopy.cli.paths import default_url, make_data_folder, shown_place
 from looopy.cli.terminal import Terminal
 from looopy.errors import ConfigurationError, MissingExtra
 from looopy.stores.opening import open_stores
+from looopy.telemetry.exporters import start_exporters
 from looopy.telemetry.logs import log_json_lines
 
 if TYPE_CHECKING:
@@ -25,9 +27,11 @@ if TYPE_CHECKING:
     from starlette.applications import Starlette
     from starlette.routing import BaseRoute
 
+    from looopy.server.auth import StaticTokens
     from looopy.server.host import AgentHost
     from looopy.server.site import Routes, Site
 
+METRICS_TOKEN: Final = "LOOOPY_METRICS_TOKEN"  # noqa: S105 - the name of a variable
 _CLOSING_S = 5  # how long a connection may take to end once the turns have ended
 _STREAMS_S = 2  # how long a stream may take to send its last events
 _CUT = 1
@@ -97,6 +101,7 @@ async def serve(
         log_json_lines(level=level or logging.WARNING)
     elif logging.getLogger().level > logging.INFO:
         logging.basicConfig(level=logging.WARNING, force=True, format="%(levelname)s %(message)s")
+    close_exporters = start_exporters()
     listening = _listen(host, port)
     if url is None:
         make_data_folder()
@@ -108,6 +113,7 @@ async def serve(
             faces=_faces(),
             hosts=(*LOOPBACK, *names),
             origins=origins,
+            metrics=_readers(),
         )
         shown = f"[{host}]" if ":" in host else host
         place = f"http://{shown}:{listening.getsockname()[1]}"
@@ -115,7 +121,10 @@ async def serve(
         terminal.line(f"contexts: {shown_place(url or default_url())}")
         if isinstance(authenticate, LocalToken):
             terminal.line(f"token: {authenticate.token}")
-        return await _run(app, agents, listening)
+        try:
+            return await _run(app, agents, listening)
+        finally:
+            await asyncio.to_thread(close_exporters)
 
 
 async def _run(app: Starlette, agents: AgentHost, listening: socket.socket) -> int:
@@ -193,6 +202,14 @@ def _faces() -> list[Routes]:
             return ()
 
     return [partial(optional, name) for name in dir(server) if name.endswith("_api")]
+
+
+def _readers() -> StaticTokens | None:
+    """Those who may read `/metrics`, by a token of the environment."""
+    from looopy.server.auth import StaticTokens
+
+    token = os.environ.get(METRICS_TOKEN)
+    return StaticTokens({token: "metrics"}) if token else None
 
 
 def _is_loopback(host: str) -> bool:

@@ -6,7 +6,7 @@ None of these is replaced while the turn runs; `looopy.loop.progress` has the pa
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from looopy.auth.redaction import Redactor
 from looopy.auth.sealing import KeyRing
@@ -23,6 +23,9 @@ from looopy.types.context import TurnContext
 from looopy.types.message import Message, StopReason, ToolCall, UserMessage
 from looopy.types.state import HeldCall, PendingKind, PendingRequest
 
+if TYPE_CHECKING:
+    from looopy.telemetry.watch import TurnWatch
+
 
 @quick
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +41,7 @@ class Given:
         output_type: The type of the answer; `None`: any.
         auto_compact: True if the turn summarises a history that the model would not see whole.
         spent: The usage of the context's turns before this one.
+        watch: Makes the turn's spans and metrics; `None`: they are not wanted.
     """
 
     context: TurnContext
@@ -51,6 +55,7 @@ class Given:
     output_type: OutputType | None = None
     auto_compact: bool = False
     spent: Spent = field(default_factory=Spent)
+    watch: "TurnWatch | None" = None
 
 
 @dataclass(frozen=True, slots=True)

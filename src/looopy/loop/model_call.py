@@ -121,14 +121,14 @@ async def call_model(turn: Turn, tools: dict[str, Tool]) -> AsyncGenerator[Out, 
             if summed_up:
                 yield out.close_group()
                 request, options = await _request(turn, tools, attempt, strict=strict)
-        _warn_of_cache(turn, request)
+        _begin(turn, request, options, attempt)
         outs = _listen(turn, request, options, attempt)
         try:
             async for one in outs:
                 yield one
         finally:
             await outs.aclose()
-        for warning in attempt.told(turn):
+        for warning in _end(turn, attempt):
             yield warning
         message = attempt.answer
         if message is None:
@@ -168,6 +168,20 @@ async def call_model(turn: Turn, tools: dict[str, Tool]) -> AsyncGenerator[Out, 
         )
         with turn.scope:
             await asyncio.sleep(delay)
+
+
+def _begin(turn: Turn, request: LLMRequest, options: StreamOptions, attempt: _Attempt) -> None:
+    """Tell those who want to know that a call begins."""
+    _warn_of_cache(turn, request)
+    if (watch := turn.given.watch) is not None:
+        watch.model_call(turn.progress.abilities.name, request, options, attempt.number)
+
+
+def _end(turn: Turn, attempt: _Attempt) -> list[AgentEvent]:
+    """Tell those who want to know that a call has ended; the warnings that wait."""
+    if (watch := turn.given.watch) is not None:
+        watch.model_answered(attempt.final, attempt.first_delta_s)
+    return attempt.told(turn)
 
 
 async def _listen(

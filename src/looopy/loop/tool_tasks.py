@@ -178,6 +178,19 @@ class Crew:
         return result
 
     async def _run(self, call: ToolCall) -> ToolResultMessage:
+        if (watch := self._turn.given.watch) is None:
+            return await self._run_unwatched(call)
+        tool = self.tool_of(call)
+        watched = watch.tool_call(call, None if tool is None else tool.name)
+        try:
+            result = await self._run_unwatched(call)
+        except BaseException as error:
+            watched.left(error, waits=isinstance(error, NeedsInput))
+            raise
+        watched.answered(result)
+        return result
+
+    async def _run_unwatched(self, call: ToolCall) -> ToolResultMessage:
         turn, ours, context = self._turn, self._is_ours(call), self._context_of(call)
         config, guards = turn.given.config, turn.progress.guards
         return await run_call(

@@ -19,6 +19,7 @@ from looopy.server.auth import LocalToken
 from looopy.server.guard import LOOPBACK, Guard
 from looopy.server.host import AgentHost
 from looopy.server.limits import Limits
+from looopy.server.metrics import metrics_routes
 from looopy.server.openapi import description
 from looopy.server.problems import Problem, problem_response
 from looopy.server.site import Authenticate, Routes, Site
@@ -32,6 +33,7 @@ def create_app(
     faces: Sequence[Routes] = (),
     hosts: Sequence[str] = LOOPBACK,
     origins: Sequence[str] = (),
+    metrics: Authenticate | None = None,
 ) -> Starlette:
     """
     Make the ASGI application of *host*; its shutdown closes the host.
@@ -44,6 +46,8 @@ def create_app(
         faces: Functions `routes(site)` that return more routes; see `looopy.server.site`.
         hosts: The names that `Host` may have, with or without a port; `*` for any.
         origins: The origins of web pages, besides the server's own, that may use it.
+        metrics: Tells who may read `/metrics`, as *authenticate* does for the rest. By default the
+            person of a `LocalToken`; with another *authenticate*, nobody.
     """
     site = Site(host, authenticate or LocalToken(), limits)
 
@@ -67,6 +71,7 @@ def create_app(
         Route("/healthz", alive),
         Route("/readyz", ready),
         Route("/openapi.json", described),
+        *metrics_routes(site, metrics),
         *api.routes(site),
     ]
     for face in faces:

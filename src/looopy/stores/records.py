@@ -93,6 +93,8 @@ class ContextState:
         run_us: Microseconds that all turns have run; `None`: not counted, add up the turns.
         sent: The beginning of the last request (`looopy.history.sent`), or `None`. After a rewind
             and in a new fork, that word and a space come first.
+        trace: The last turn that was traced: its number, a space, and its place as a `traceparent`
+            of W3C's Trace Context; or `None`.
     """
 
     pending: Sequence[PendingRequest] = ()
@@ -106,15 +108,17 @@ class ContextState:
     charged: Usage = NO_USAGE
     run_us: int | None = None
     sent: str | None = None
+    trace: str | None = None
 
     @property
     def sums(self) -> dict[str, Any]:
-        """The fields that no turn resets: those that count, and `sent`."""
+        """The fields that no turn resets: those that count, `sent` and `trace`."""
         return {
             "usage": self.usage,
             "charged": self.charged,
             "run_us": self.run_us,
             "sent": self.sent,
+            "trace": self.trace,
         }
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -506,14 +507,13 @@ def state_column(state: ContextState) -> str:
             sums.append(f'"run_us":{state.run_us:d}')
         if state.sent is not None:
             sums.append(f'"sent":"{state.sent}"')
+        if state.trace is not None:
+            sums.append(f'"trace":"{state.trace}"')
         return f"{{{','.join(sums)}}}"
     if used := usage_to_json(state.usage, compact=True):
         data["usage"] = used
-    if state.run_us is not None:
-        data["run_us"] = state.run_us
-    if state.sent is not None:
-        data["sent"] = state.sent
-    return dump(data)
+    kept = {name: getattr(state, name) for name in ("run_us", "sent", "trace")}
+    return dump(data | {name: value for name, value in kept.items() if value is not None})
 
 
 def decode_state(text: str, context_id: str = "") -> ContextState:
@@ -538,12 +538,12 @@ def decode_state(text: str, context_id: str = "") -> ContextState:
 
 def state_after_clear(text: str, *, forced: bool) -> str:
     """
-    The state column of a cleared context: what no turn resets, without `sent`.
+    The state column of a cleared context: what no turn resets, without `sent` and `trace`.
 
     Args:
         forced: True if it ended a turn. That one has run as well, so the turns tell how long.
     """
-    kept = replace(ContextState(**decode_state(text).sums), sent=None)
+    kept = replace(ContextState(**decode_state(text).sums), sent=None, trace=None)
     return state_column(replace(kept, run_us=None) if forced else kept)
 
 
@@ -572,6 +572,13 @@ def _decode_sent(data: Mapping[str, Any]) -> str | None:
     return sent if isinstance(sent, str) and _PLAIN.issuperset(sent) else None
 
 
+def _decode_trace(data: Mapping[str, Any]) -> str | None:
+    """The last traced turn: without it, only a link is missing."""
+    trace = data.get("trace")
+    return trace if isinstance(trace, str) and _TRACE.fullmatch(trace) else None
+
+
+_TRACE = re.compile(r"[0-9]{1,18} 00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _PLAIN = frozenset("0123456789abcdef -" + "rewindfork")
 _PARTS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
     "pending": _decode_pending,
@@ -587,6 +594,7 @@ _PARTS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
     "run_us": lambda data: _decode_one(data, "run_us", int),
     "output": lambda data: _decode_one(data, "output", dict),
     "sent": _decode_sent,
+    "trace": _decode_trace,
 }
 
 

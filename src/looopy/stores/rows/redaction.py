@@ -187,5 +187,6 @@ def redacted_state(
             output=None if ended else state.output,
             summary=state.summary if folds else None,
             sent=None,
+            trace=None,
         )
     )

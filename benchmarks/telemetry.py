@@ -1,0 +1,121 @@
+"""
+The CPU time of a turn with telemetry, over that of one without.
+
+Rounds with and without alternate, so that the machine's other work falls on both. With it, spans go
+to a collector in a process of its own, by OpenTelemetry's batches over HTTP. All threads count. A
+scrape of the metrics comes by the clock, not by the turn, so it is measured apart.
+
+    python -m benchmarks.telemetry              some minutes
+    python -m benchmarks.telemetry --rounds 4   fewer
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.exporter.prometheus import PrometheusMetricReader
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from prometheus_client import REGISTRY, generate_latest
+
+from looopy import Agent, tool
+from looopy.telemetry import configure
+from looopy.testing import ScriptedProvider, text, tool_call
+
+TURNS = 250
+SINK = """
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+class Sink(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+    def log_message(self, *args):
+        pass
+server = ThreadingHTTPServer(("127.0.0.1", 0), Sink)
+print(server.server_port, flush=True)
+server.serve_forever()
+"""
+ANSWER = "It is three. " * 40  # in pieces of 12 characters, as models send them
+
+
+@tool(effects="none")
+def add(a: int, b: int) -> int:
+    """Add."""
+    return a + b
+
+
+def script(kind: str) -> list:
+    """The replies of one turn."""
+    return [tool_call("add", a=1, b=2), text(ANSWER)] if kind == "tool" else [text(ANSWER)]
+
+
+async def round_of(kind: str, url: str, name: str, end: Callable[[], object]) -> float:
+    """CPU milliseconds of a turn, over `TURNS` turns of a new context, with `end()` after them."""
+    model = ScriptedProvider(script(kind), repeat=True, chunk_chars=12)
+    async with Agent(name, llm_provider=model, tools=[add], stores=url) as agent:
+        await agent.execute_turn("Warm up.")
+        end()
+        began = time.process_time()
+        for _ in range(TURNS):
+            await agent.execute_turn("What is 1 + 2?")
+        end()
+        return (time.process_time() - began) / TURNS * 1000
+
+
+async def compare(kind: str, backend: str, port: str, rounds: int) -> None:
+    """Print both figures and their ratio, for one kind of turn on one backend."""
+    exporter = OTLPSpanExporter(f"http://127.0.0.1:{port}/v1/traces")
+    tracers = TracerProvider()
+    tracers.add_span_processor(BatchSpanProcessor(exporter))
+    reader = PrometheusMetricReader()
+    meters = MeterProvider([reader])
+    plain, watched = [], []
+
+    with tempfile.TemporaryDirectory() as folder:
+        url = "memory:" if backend == "memory" else f"sqlite:///{Path(folder) / 'b.db'}"
+        for number in range(rounds):
+            configure(enabled=False)
+            plain.append(await round_of(kind, url, f"off-{number}", lambda: None))
+            configure(tracer_provider=tracers, meter_provider=meters)
+            watched.append(await round_of(kind, url, f"on-{number}", tracers.force_flush))
+    configure()
+    began = time.process_time()
+    generate_latest(REGISTRY)
+    scraped = (time.process_time() - began) * 1000
+    meters.shutdown()
+    tracers.shutdown()
+    off, on = statistics.median(plain), statistics.median(watched)
+    ratio = f"off {off:.3f} ms, on {on:.3f} ms, {on / off - 1:+.1%}"
+    print(f"{kind:5} {backend:7} {ratio}; a scrape {scraped:.1f} ms")
+
+
+def main() -> None:
+    """Run them all."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=12)
+    rounds = parser.parse_args().rounds
+    with subprocess.Popen([sys.executable, "-c", SINK], stdout=subprocess.PIPE, text=True) as sink:
+        try:
+            port = sink.stdout.readline().strip()
+            for backend in ("sqlite", "memory"):
+                for kind in ("text", "tool"):
+                    asyncio.run(compare(kind, backend, port, rounds))
+        finally:
+            sink.kill()
+
+
+if __name__ == "__main__":
+    main()

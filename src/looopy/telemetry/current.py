@@ -1,0 +1,81 @@
+"""
+Decides whether a turn is watched, without loading OpenTelemetry.
+
+An application that wants traces or metrics has imported OpenTelemetry's API and set a provider.
+Where nobody did, there is nothing to do, and a turn pays for one look into `sys.modules`.
+"""
+
+from __future__ import annotations
+
+import sys
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from looopy.telemetry.options import CHOSEN
+
+if TYPE_CHECKING:
+    from looopy.telemetry.content import Redact
+    from looopy.telemetry.instruments import Instruments
+    from looopy.telemetry.watch import TurnWatch
+
+_made: tuple[object, object, Instruments] | None = None
+
+
+def watch_turn(context_id: str, agent_name: str, redact: Redact) -> TurnWatch | None:
+    """
+    Watch a turn that was asked for, from now on; `None` if nobody wants to know.
+
+    Args:
+        redact: Removes the turn's secrets from a JSON value.
+    """
+    instruments = _instruments()
+    if instruments is None:
+        return None
+    from looopy.telemetry.content import Content
+    from looopy.telemetry.watch import TurnWatch
+
+    content = Content(redact, CHOSEN.redact) if CHOSEN.shows_content else None
+    return TurnWatch(instruments, context_id, agent_name, content)
+
+
+def note_recovery(context_id: str, turn: int, trace: str | None, started_at: datetime) -> None:
+    """
+    Record that this process has ended a turn that another one left.
+
+    Args:
+        trace: `ContextState.trace`: the place of that turn, if it was traced.
+        started_at: The time when it began.
+    """
+    if (instruments := _instruments()) is not None:
+        from looopy.telemetry.watch import record_recovery
+
+        record_recovery(instruments, context_id, turn, trace, started_at)
+
+
+def _instruments() -> Instruments | None:
+    """Those of the providers that are set now; `None` if neither of them does anything."""
+    global _made  # noqa: PLW0603 - one for the process, as OpenTelemetry's providers are
+    loaded = sys.modules
+    if "opentelemetry.trace" not in loaded and "opentelemetry.metrics" not in loaded:
+        return None
+    if not CHOSEN.enabled:
+        return None
+    from opentelemetry import metrics, trace
+
+    tracers = CHOSEN.tracer_provider or trace.get_tracer_provider()
+    meters = CHOSEN.meter_provider or metrics.get_meter_provider()
+    if _made is not None and _made[0] is tracers and _made[1] is meters:
+        return _made[2]
+    if not (_does_something(tracers) or _does_something(meters)):
+        return None
+    from looopy.telemetry.instruments import Instruments
+
+    found = Instruments(tracers, meters)
+    _made = (tracers, meters, found)
+    return found
+
+
+def _does_something(provider: Any) -> bool:
+    """True for a provider that is not the API's own placeholder."""
+    module = type(provider).__module__
+    return not module.startswith(("opentelemetry.trace", "opentelemetry.metrics"))

@@ -1,0 +1,109 @@
+"""The tracer and the metrics of one pair of providers, made once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from opentelemetry.context import Context
+from opentelemetry.metrics import Observation
+
+from looopy.telemetry import names
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import Histogram, Meter, MeterProvider
+    from opentelemetry.trace import TracerProvider
+
+    from looopy.types.message import Usage
+
+# The bounds that the conventions recommend, and for times of ours the same from a millisecond on.
+_SECONDS: Final = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96)
+_TURN_SECONDS: Final = tuple(0.1 * 2**n for n in range(13))
+_SHORT_SECONDS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
+_TOKENS: Final = tuple(4**n for n in range(14))
+_NAME: Final = "looopy"
+NO_CONTEXT: Final = Context()
+"""For measurements: without a span, the SDK keeps no exemplar, which costs a third of a record."""
+
+
+class Instruments:
+    """
+    Counts and times, by the conventions' names.
+
+    No attribute grows without bound: contexts, turns, owners and calls are on spans alone.
+    """
+
+    def __init__(self, tracers: TracerProvider, meters: MeterProvider) -> None:
+        self.tracer = tracers.get_tracer(_NAME)
+        meter = meters.get_meter(_NAME)
+        self.chat_s = _seconds(meter, names.CHAT_DURATION, "Duration of a model call", _SECONDS)
+        self.tokens = meter.create_histogram(
+            names.TOKEN_USAGE,
+            unit="{token}",
+            description="Tokens of a model call",
+            explicit_bucket_boundaries_advisory=_TOKENS,
+        )
+        text = "From the request to the first piece of the answer"
+        self.first_chunk_s = _seconds(meter, names.CHAT_FIRST_CHUNK, text, _SECONDS)
+        self.turn_s = _seconds(meter, names.TURN_DURATION, "Duration of a turn", _TURN_SECONDS)
+        self.tool_s = _seconds(meter, names.TOOL_DURATION, "Duration of a tool call", _SECONDS)
+        text = "Duration of a commit of a turn"
+        self.commit_s = _seconds(meter, names.COMMIT_DURATION, text, _SHORT_SECONDS)
+        text = "From the call to the claim of the context, the wait in line included"
+        self.lease_s = _seconds(meter, names.LEASE_WAIT, text, _SHORT_SECONDS)
+        # Counted in a dictionary, and read when somebody collects: a turn changes them four times.
+        self.waiting: Counter[str] = Counter()
+        self.running: Counter[str] = Counter()
+        self._unpriced: Counter[tuple[tuple[str, Any], ...]] = Counter()
+        meter.create_observable_up_down_counter(
+            names.TURNS_WAITING,
+            [lambda _: _by_agent(self.waiting)],
+            unit="{turn}",
+            description="Turns that wait for their context",
+        )
+        meter.create_observable_up_down_counter(
+            names.TURNS_RUNNING,
+            [lambda _: _by_agent(self.running)],
+            unit="{turn}",
+            description="Turns that run in this process",
+        )
+        self.recovered = meter.create_counter(
+            names.TURNS_RECOVERED,
+            unit="{turn}",
+            description="Turns of a process that died, ended by this one",
+        )
+        self.cost = meter.create_counter(
+            names.COST, unit="{usd}", description="Dollars, where the price is known"
+        )
+        meter.create_observable_counter(
+            names.COST_UNKNOWN,
+            [lambda _: [Observation(n, dict(place)) for place, n in [*self._unpriced.items()]]],
+            unit="{call}",
+            description="Model calls with an unknown price, which the cost leaves out",
+        )
+
+    def count(self, usage: Usage, place: Mapping[str, Any]) -> None:
+        """Record the tokens and the cost of a model call; *place* is its attributes."""
+        sent = input_tokens(usage)
+        self.tokens.record(sent, {**place, names.TOKEN_TYPE: "input"}, NO_CONTEXT)
+        self.tokens.record(usage.output, {**place, names.TOKEN_TYPE: "output"}, NO_CONTEXT)
+        if usage.cost is not None and usage.cost.total > 0:
+            self.cost.add(usage.cost.total, place, NO_CONTEXT)
+        if not usage.is_priced:
+            self._unpriced[tuple(place.items())] += 1
+
+
+def _by_agent(turns: Counter[str]) -> list[Observation]:
+    return [Observation(n, {names.AGENT_NAME: name}) for name, n in [*turns.items()]]
+
+
+def input_tokens(usage: Usage) -> int:
+    """All input, as the conventions count it: with the tokens of the cache."""
+    return usage.input + usage.cache_read + usage.cache_write
+
+
+def _seconds(meter: Meter, name: str, text: str, bounds: tuple[float, ...]) -> Histogram:
+    return meter.create_histogram(
+        name, unit="s", description=text, explicit_bucket_boundaries_advisory=bounds
+    )
