@@ -6,6 +6,8 @@ and the context it is for, the time it was made and the time it expires. The pri
 stored in plain. If the application has a secret, the key is stored encrypted beside the request,
 and any process with the secret can read the answer. Without a secret the key stays in this process,
 and after a restart the tool asks again.
+
+A `Sealer` encrypts what the application itself keeps in its database and reads again.
 """
 
 from __future__ import annotations
@@ -114,17 +116,8 @@ class KeyRing:
     def __init__(self, secret: str | bytes | None = None) -> None:
         self._wrapping: bytes | None = None
         self._kept: dict[tuple[str, str], tuple[Mapping[str, Any], float]] = {}
-        if secret is None:
-            return
-        raw = secret.encode() if isinstance(secret, str) else secret
-        if not isinstance(raw, bytes) or len(raw) < _LEAST_SECRET:
-            raise ConfigurationError(
-                f"auth_key takes a secret of at least {_LEAST_SECRET} bytes, such as"
-                " secrets.token_urlsafe(32), the same in every process"
-            )
-        import hmac  # here: who gives no secret does not load it
-
-        self._wrapping = hmac.digest(b"looopy.auth.KeyRing", raw, "sha256")
+        if secret is not None:
+            self._wrapping = _derived(secret, b"looopy.auth.KeyRing", "auth_key")
 
     def __repr__(self) -> str:
         return "<KeyRing>"
@@ -217,6 +210,61 @@ class KeyRing:
 
     def _wrapping_key(self, jose: _Jose) -> OctKey:
         return jose.OctKey.import_key(self._wrapping or b"")
+
+
+class Sealer:
+    """
+    Encrypts values of this application's own for its database, such as the token of a receiver.
+
+    Args:
+        secret: As that of a `KeyRing`.
+        option: The name of the option that takes it, for errors.
+
+    Raises:
+        ConfigurationError: The secret is too short.
+        MissingExtra: The extra `auth` is not installed.
+    """
+
+    def __init__(self, secret: str | bytes, *, option: str) -> None:
+        self._jose = _jose()
+        raw = _derived(secret, b"looopy.auth.Sealer", option)
+        self._key = self._jose.OctKey.import_key(raw)
+
+    def __repr__(self) -> str:
+        return "<Sealer>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Sealer holds a key: it is never copied or stored")
+
+    def seal(self, value: Any, *, place: str) -> str:
+        """A JSON value as a compact JWE, which opens at *place* alone."""
+        header = {"alg": "dir", "enc": "A256GCM", "place": place}
+        return self._jose.encrypt(header, json.dumps(value), self._key)
+
+    def open(self, sealed: str, *, place: str) -> Any:
+        """
+        The value that was sealed for *place*.
+
+        Raises:
+            KeyLost: The secret has changed since, or the text belongs to another place.
+        """
+        found = self._jose.read(sealed, self._key)
+        if found is None or found[1].get("place") != place:
+            raise KeyLost
+        return found[0]
+
+
+def _derived(secret: str | bytes, purpose: bytes, option: str) -> bytes:
+    """A key of 32 bytes for one purpose."""
+    raw = secret.encode() if isinstance(secret, str) else secret
+    if not isinstance(raw, bytes) or len(raw) < _LEAST_SECRET:
+        raise ConfigurationError(
+            f"{option} takes a secret of at least {_LEAST_SECRET} bytes, such as"
+            " secrets.token_urlsafe(32), the same in every process"
+        )
+    import hmac  # here: who gives no secret does not load it
+
+    return hmac.digest(purpose, raw, "sha256")
 
 
 def _unreadable() -> ValueRefused:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 from looopy.types.lazy import export as _export
 
 if TYPE_CHECKING:
+    from looopy.server.a2a.push.options import PushNotifications as PushNotifications
     from looopy.server.a2a.routes import a2a_api as a2a_api
     from looopy.server.ag_ui.endpoints import ag_ui_api as ag_ui_api
     from looopy.server.ag_ui.page_tools import PageTools as PageTools
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 _export(
     globals(),
     {
+        ".a2a.push.options": ("PushNotifications",),
         ".a2a.routes": ("a2a_api",),
         ".ag_ui.endpoints": ("ag_ui_api",),
         ".ag_ui.page_tools": ("PageTools",),

@@ -54,7 +54,10 @@ def create_app(
     @contextlib.asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
         try:
-            yield
+            async with contextlib.AsyncExitStack() as running:
+                for make in site.background:
+                    await running.enter_async_context(make())
+                yield
         finally:
             await host.aclose()
 
@@ -108,6 +111,4 @@ def _no_route(_request: Request, error: Exception) -> Response:
     code = {404: "not_found", 405: "method_not_allowed"}.get(status, "invalid_request")
     text = error.detail if isinstance(error, HTTPException) else "the server failed"
     headers = error.headers if isinstance(error, HTTPException) else None
-    return problem_response(
-        Problem(text, status=status, code=code, headers=dict(headers or {}))
-    )
+    return problem_response(Problem(text, status=status, code=code, headers=dict(headers or {})))

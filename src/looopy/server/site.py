@@ -44,6 +44,8 @@ class Site:
     Attributes:
         host: The agents.
         limits: The limits.
+        background: What faces run as long as the application does: functions that return async
+            context managers, entered in order.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class Site:
         self.host = host
         self.authenticate = authenticate
         self.limits = limits or Limits()
+        self.background: list[Callable[[], contextlib.AbstractAsyncContextManager[None]]] = []
         self._streams: Counter[tuple[str, str]] = Counter()
         self._turns: dict[tuple[str, str], deque[float]] = {}
 

@@ -8,5 +8,6 @@ survive a restart, and a task of a dead process is not left working.
   sent, before the SDK sees it. `calls`: a request on its way, and its errors.
 - `verbs`: what a client asks for; `handler` shows it to the SDK. `following`: a task as it runs.
   `listing`: the tasks of a caller.
+- `push/`: what happens to a task, as requests to receivers that callers name.
 - `tasks`: turns as a task. `parts`: our content as A2A's, and back. `card`: the agent's card.
 """

@@ -42,14 +42,16 @@ class Call:
     Args:
         auth: The caller, with credentials for this request alone.
         base: The server's address, without a slash at its end.
+        is_old: The caller speaks 0.3.
 
     Attributes:
         problem: What A2A has no error for, or `None`.
     """
 
-    def __init__(self, auth: AuthContext, base: str) -> None:
+    def __init__(self, auth: AuthContext, base: str, *, is_old: bool = False) -> None:
         self.auth = auth
         self.base = base
+        self.is_old = is_old
         self.problem: Problem | None = None
         self._streams: list[AsyncGenerator[Any, None]] = []
 

@@ -33,7 +33,9 @@ _TALK = AgentSkill(
 )
 
 
-def card(base: str, skills: Sequence[AgentSkill], facts: Mapping[str, str]) -> AgentCard:
+def card(
+    base: str, skills: Sequence[AgentSkill], facts: Mapping[str, str], *, push: bool = False
+) -> AgentCard:
     """
     The card.
 
@@ -41,6 +43,7 @@ def card(base: str, skills: Sequence[AgentSkill], facts: Mapping[str, str]) -> A
         base: The server's address, without a slash at its end.
         skills: Without any, it has one for the conversation.
         facts: Name, description and version of the agent.
+        push: It sends push notifications.
     """
     bearer = HTTPAuthSecurityScheme(scheme="Bearer")
     return AgentCard(
@@ -52,7 +55,7 @@ def card(base: str, skills: Sequence[AgentSkill], facts: Mapping[str, str]) -> A
             for protocol in ("1.0", "0.3")
             for url, binding in ((f"{base}/a2a/v1/", "JSONRPC"), (base, "HTTP+JSON"))
         ],
-        capabilities=AgentCapabilities(streaming=True, push_notifications=False),
+        capabilities=AgentCapabilities(streaming=True, push_notifications=push),
         security_schemes={"bearer": SecurityScheme(http_auth_security_scheme=bearer)},
         security_requirements=[SecurityRequirement(schemes={"bearer": StringList()})],
         default_input_modes=_IN,

@@ -139,7 +139,7 @@ async def updates(
                             yield status(await reader.status(chain))
                     elif event.turn == chain.last.turn:
                         if isinstance(event, ArtifactUpdate):
-                            changed = await _artifact(reader, chain, event)
+                            changed = await artifact_update(reader, chain, event)
                             if changed is not None:
                                 yield changed
                         else:
@@ -149,10 +149,10 @@ async def updates(
             text.restart()  # read on behind the last event; the text so far comes again
 
 
-async def _artifact(
+async def artifact_update(
     reader: TaskReader, chain: Chain, event: ArtifactUpdate
 ) -> TaskArtifactUpdateEvent | None:
-    """The update for a version that is complete."""
+    """The update for a version that is complete; `None` for any other."""
     if not event.last_chunk or event.failed or event.deleted:
         return None
     artifact = await reader.artifact(event.artifact_id, event.version)
@@ -198,9 +198,7 @@ async def _next(events: AsyncGenerator[AgentEvent, None]) -> AgentEvent | None:
     return await anext(events, None)
 
 
-async def ended(
-    host: AgentHost, auth: AuthContext, reader: TaskReader, turn: TurnRecord
-) -> None:
+async def ended(host: AgentHost, auth: AuthContext, reader: TaskReader, turn: TurnRecord) -> None:
     """Wait until *turn* has ended, in whatever process it runs."""
     events = host.events(reader.context_id, auth, after=turn.start_seq)
     async with aclosing(events):

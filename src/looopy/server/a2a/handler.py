@@ -27,11 +27,12 @@ from a2a.types import (
     Task,
     TaskPushNotificationConfig,
 )
-from a2a.utils.errors import PushNotificationNotSupportedError, UnsupportedOperationError
+from a2a.utils.errors import UnsupportedOperationError
 from a2a.utils.proto_utils import validate_proto_required_fields
 
 from looopy.server.a2a.calls import Call
-from looopy.server.a2a.verbs import NO_PUSH, Verbs
+from looopy.server.a2a.push.verbs import PushVerbs
+from looopy.server.a2a.verbs import Verbs
 from looopy.server.site import Site
 
 _R = TypeVar("_R")
@@ -44,15 +45,14 @@ class Handler(RequestHandler):
 
     Args:
         site: The host, the limits, and who is asking.
+        push: The verbs of push notifications, or `None`.
     """
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: Site, push: PushVerbs | None = None) -> None:
         self._site = site
-        self._verbs = Verbs(site)
+        self._verbs = Verbs(site, push)
 
-    async def on_message_send(
-        self, params: SendMessageRequest, context: ServerCallContext
-    ) -> Task:
+    async def on_message_send(self, params: SendMessageRequest, context: ServerCallContext) -> Task:
         """See `Verbs.send`."""
         return await _answer(self._verbs.send, params, context)
 
@@ -82,31 +82,33 @@ class Handler(RequestHandler):
         """See `Verbs.cancel`."""
         return await _answer(self._verbs.cancel, params, context)
 
-    # --- refused ---------------------------------------------------------------------------------
+    # --- push notifications ----------------------------------------------------------------------
 
     async def on_create_task_push_notification_config(
         self, params: TaskPushNotificationConfig, context: ServerCallContext
     ) -> TaskPushNotificationConfig:
-        """Refuse."""
-        return await _answer(_no_push, params, context)
+        """See `Verbs.create_push`."""
+        return await _answer(self._verbs.create_push, params, context)
 
     async def on_get_task_push_notification_config(
         self, params: GetTaskPushNotificationConfigRequest, context: ServerCallContext
     ) -> TaskPushNotificationConfig:
-        """Refuse."""
-        return await _answer(_no_push, params, context)
+        """See `Verbs.get_push`."""
+        return await _answer(self._verbs.get_push, params, context)
 
     async def on_list_task_push_notification_configs(
         self, params: ListTaskPushNotificationConfigsRequest, context: ServerCallContext
     ) -> ListTaskPushNotificationConfigsResponse:
-        """Refuse."""
-        return await _answer(_no_push, params, context)
+        """See `Verbs.list_push`."""
+        return await _answer(self._verbs.list_push, params, context)
 
     async def on_delete_task_push_notification_config(
         self, params: DeleteTaskPushNotificationConfigRequest, context: ServerCallContext
     ) -> None:
-        """Refuse."""
-        return await _answer(_no_push, params, context)
+        """See `Verbs.delete_push`."""
+        return await _answer(self._verbs.delete_push, params, context)
+
+    # --- refused ---------------------------------------------------------------------------------
 
     async def on_get_extended_agent_card(
         self, params: GetExtendedAgentCardRequest, context: ServerCallContext
@@ -145,10 +147,6 @@ async def _answer(
     with call.errors():
         validate_proto_required_fields(params)
         return await verb(params, call)
-
-
-async def _no_push(_params: Any, _call: Call) -> Never:
-    raise PushNotificationNotSupportedError(NO_PUSH)
 
 
 async def _no_other_card(_params: Any, _call: Call) -> Never:

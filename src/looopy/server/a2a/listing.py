@@ -26,6 +26,7 @@ from looopy.server.a2a.tasks import INLINE_BYTES, Chain, TaskReader, answers_bef
 from looopy.server.host import AgentHost
 from looopy.stores.base import Journal
 from looopy.stores.records import ContextRecord, TurnRecord
+from looopy.types.context import AuthContext
 
 _PAGE: Final = 50
 _TURNS: Final = 100
@@ -108,7 +109,7 @@ async def tasks(
                 break
             read += 1
             reader, chain = reader_of(place.context_id, call), listed
-            if await settle_dead(host, chain, call):
+            if await settle_dead(host, chain, call.auth):
                 chain = await reader.find(place.turn) or chain
             last = _Place(place.after, place.context_id, place.turn, count)
             if params.status not in (TaskState.TASK_STATE_UNSPECIFIED, chain.state):
@@ -126,12 +127,12 @@ async def tasks(
     return response
 
 
-async def settle_dead(host: AgentHost, chain: Chain, call: Call) -> bool:
+async def settle_dead(host: AgentHost, chain: Chain, auth: AuthContext) -> bool:
     """End the turn of *chain* if its process died; true if there was something to end."""
     record = chain.context
     if chain.settled or record.open_turn is None or not seems_left(record):
         return False
-    async with host.agent(record.context_id, call.auth, create=False) as agent:
+    async with host.agent(record.context_id, auth, create=False) as agent:
         await agent.refresh()
     return True
 

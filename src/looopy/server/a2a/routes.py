@@ -12,14 +12,18 @@ import importlib
 import importlib.util
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from looopy.errors import MissingExtra
+from looopy.server.a2a.push.options import PushNotifications
 from looopy.server.site import Site
+
+if TYPE_CHECKING:
+    from looopy.server.a2a.push.delivery import Deliveries
 
 Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
 _TASK: Final = "/tasks/{id}"
@@ -56,6 +60,7 @@ def a2a_api(
     description: str = "An agent whose conversations outlive its process.",
     version: str = "1.0.0",
     url: str | None = None,
+    push: PushNotifications | None = None,
 ) -> Sequence[BaseRoute]:
     """
     The routes of A2A, for `create_app(faces=[a2a_api])`.
@@ -64,13 +69,22 @@ def a2a_api(
         name, description, version: Those of the agent, for its card.
         url: The address of the server as clients see it, such as `https://agents.example.org`.
             `None`: that of the request.
+        push: Sends push notifications to receivers that callers name, and says which are allowed.
 
     Raises:
-        MissingExtra: The A2A SDK is not installed.
+        MissingExtra: The A2A SDK is not installed, or *push* needs another extra.
+        ConfigurationError: The stores of the host cannot keep *push*, or its key is too short.
     """
     if importlib.util.find_spec("a2a") is None:
         raise MissingExtra("serving A2A needs the a2a-sdk package: pip install 'looopy[a2a]'")
-    face = _Face(site, {"name": name, "description": description, "version": version}, url)
+    deliveries: Deliveries | None = None
+    if push is not None:
+        from looopy.server.a2a.push.delivery import Deliveries
+
+        deliveries = Deliveries(site.host, push)
+        site.background.append(deliveries.running)
+    facts = {"name": name, "description": description, "version": version}
+    face = _Face(site, facts, url, deliveries)
     return [
         Route(path, partial(face.answer, (method, path)), methods=[method])
         for method, path in PATHS
@@ -80,8 +94,15 @@ def a2a_api(
 class _Face:
     """The endpoints, made at the first request."""
 
-    def __init__(self, site: Site, facts: Mapping[str, str], url: str | None) -> None:
+    def __init__(
+        self,
+        site: Site,
+        facts: Mapping[str, str],
+        url: str | None,
+        deliveries: Deliveries | None,
+    ) -> None:
         self._site = site
+        self._deliveries = deliveries
         self._facts = facts
         self._url = url
         self._endpoints: Mapping[tuple[str, str], Endpoint] | None = None
@@ -99,5 +120,7 @@ class _Face:
             name = "looopy.server.a2a.wires"
             wires = await asyncio.to_thread(importlib.import_module, name)
             made: Mapping[tuple[str, str], Endpoint]
-            made = self._endpoints = wires.wired(self._site, self._facts, self._url)
+            made = self._endpoints = wires.wired(
+                self._site, self._facts, self._url, self._deliveries
+            )
             return made

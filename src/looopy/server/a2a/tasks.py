@@ -36,9 +36,7 @@ _STATES: Final = {
     Outcome.INPUT_REQUIRED: TaskState.TASK_STATE_INPUT_REQUIRED,
     Outcome.AUTH_REQUIRED: TaskState.TASK_STATE_AUTH_REQUIRED,
 }
-WAITS: Final = frozenset(
-    {TaskState.TASK_STATE_INPUT_REQUIRED, TaskState.TASK_STATE_AUTH_REQUIRED}
-)
+WAITS: Final = frozenset({TaskState.TASK_STATE_INPUT_REQUIRED, TaskState.TASK_STATE_AUTH_REQUIRED})
 INLINE_BYTES: Final = 64 * 1024  # of an artifact; a larger one is fetched by its URL
 _INLINE_IN_ALL: Final = 16  # artifacts of that size in one task
 _FEW: Final = 3  # turns: the one before a task, and most tasks
@@ -200,6 +198,26 @@ class TaskReader:
             status.message.CopyFrom(message)
         return status
 
+    def began(self, turn: TurnRecord) -> TaskStatus:
+        """The status that the beginning of *turn* gave its task."""
+        status = TaskStatus(state=TaskState.TASK_STATE_WORKING)
+        status.timestamp.FromDatetime(turn.started_at)
+        return status
+
+    async def ended(self, chain: Chain, turn: TurnRecord) -> TaskStatus:
+        """The status that the end of *turn* gave its task; if it asked, only that it did."""
+        waits = turn.outcome in WAITING and (turn is not chain.last or chain.state not in WAITS)
+        if not waits:
+            until = [one for one in chain.turns if one.turn <= turn.turn]
+            return await self.status(Chain(chain.context, until))
+        status = TaskStatus(state=_STATES[turn.outcome or Outcome.INPUT_REQUIRED])
+        status.timestamp.FromDatetime(turn.ended_at or turn.started_at)
+        found = await self._answer(turn)
+        if found is not None:
+            said = self._agent(chain, f"{turn.turn}.end", _answered(found))
+            status.message.CopyFrom(said)
+        return status
+
     def working(self, chain: Chain, iteration: int, text: str) -> TaskStatus:
         """The status of a task whose answer is being written."""
         status = TaskStatus(state=TaskState.TASK_STATE_WORKING)
@@ -254,9 +272,7 @@ class TaskReader:
     async def _failure(self, turn: TurnRecord) -> str:
         end = turn.end_seq or turn.start_seq
         after = max(turn.start_seq, end - _LAST_EVENTS)
-        events = await self._stores.journal.events(
-            self.context_id, after=after, limit=end - after
-        )
+        events = await self._stores.journal.events(self.context_id, after=after, limit=end - after)
         said = [one.text for one in events if isinstance(one, TurnError) and one.turn == turn.turn]
         return said[-1] if said else "The task failed."
 

@@ -18,7 +18,11 @@ from typing import Any, Final
 from a2a.server.events import Event
 from a2a.types import (
     CancelTaskRequest,
+    DeleteTaskPushNotificationConfigRequest,
+    GetTaskPushNotificationConfigRequest,
     GetTaskRequest,
+    ListTaskPushNotificationConfigsRequest,
+    ListTaskPushNotificationConfigsResponse,
     ListTasksRequest,
     ListTasksResponse,
     Message,
@@ -26,6 +30,7 @@ from a2a.types import (
     SendMessageRequest,
     SubscribeToTaskRequest,
     Task,
+    TaskPushNotificationConfig,
     TaskState,
 )
 from a2a.utils.errors import (
@@ -42,14 +47,17 @@ from looopy.loop.incoming import as_user_message
 from looopy.server.a2a import listing, parts
 from looopy.server.a2a.calls import Call
 from looopy.server.a2a.following import Update, ended, updates
+from looopy.server.a2a.push.verbs import PushVerbs
 from looopy.server.a2a.tasks import Chain, TaskReader, place_of
+from looopy.server.problems import code_of
 from looopy.server.site import Site
 from looopy.stores.rules import check_context_id
 from looopy.types.message import UserMessage
 
 _TRIES: Final = 3  # the task may change while a message to it is read
 _CANCELLED_WITHIN_S: Final = 10.0  # a tool may hold the turn
-NO_PUSH: Final = "this server sends no push notifications: subscribe to the task, or get it"
+_NO_PUSH: Final = "this server sends no push notifications: subscribe to the task, or get it"
+_CONFIG: Final = "/configuration/taskPushNotificationConfig"
 
 
 class Verbs:
@@ -58,10 +66,12 @@ class Verbs:
 
     Args:
         site: The host, the limits, and who is asking.
+        push: The verbs of push notifications, or `None`.
     """
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: Site, push: PushVerbs | None = None) -> None:
         self.site = site
+        self._push = push
         self._host = site.host
 
     # --- messages --------------------------------------------------------------------------------
@@ -74,9 +84,7 @@ class Verbs:
         task = await reader.task(await self._chain(reader, first))
         return apply_history_length(task, params.configuration)
 
-    async def stream(
-        self, params: SendMessageRequest, call: Call
-    ) -> AsyncGenerator[Event, None]:
+    async def stream(self, params: SendMessageRequest, call: Call) -> AsyncGenerator[Event, None]:
         """Take a message, and show its task as it runs."""
         reader, first, _ = await self._take(params, call)
         chain = await self._chain(reader, first)
@@ -86,14 +94,25 @@ class Verbs:
                 async for update in news:
                     yield update
 
-    async def _take(
-        self, params: SendMessageRequest, call: Call
-    ) -> tuple[TaskReader, int, int]:
+    async def _take(self, params: SendMessageRequest, call: Call) -> tuple[TaskReader, int, int]:
         """Take a message: the reader of its context, its task's first turn, and its own turn."""
-        message = params.message
         validate_history_length(params.configuration)
-        if params.configuration.HasField("task_push_notification_config"):
-            raise PushNotificationNotSupportedError(NO_PUSH)
+        if not params.configuration.HasField("task_push_notification_config"):
+            return await self._taken(params.message, call)
+        config = params.configuration.task_push_notification_config
+        try:
+            receiver = await self.push.checked(config, params.message.task_id, call)
+        except ValueRefused as error:
+            path = f"{_CONFIG}{error.path}"
+            raise parts.invalid(error.message, path, code_of(type(error))) from None
+        reader, first, turn = await self._taken(params.message, call)
+        begun = await reader.turn(turn)
+        chain = await self._chain(reader, first)
+        after = None if begun is None else begun.start_seq - 1
+        await self.push.create(config, receiver, chain, call, after=after)
+        return reader, first, turn
+
+    async def _taken(self, message: Message, call: Call) -> tuple[TaskReader, int, int]:
         if message.role != Role.ROLE_USER:
             raise parts.invalid("the role of a message to an agent is ROLE_USER", "/message/role")
         said = parts.read(message, most_bytes=self.site.limits.message_bytes)
@@ -128,9 +147,7 @@ class Verbs:
             try:
                 if not chain.settled:
                     async with self._host.agent(context_id, call.auth, create=False) as agent:
-                        await agent.steer(
-                            _checked(said), call.auth, expected_turn=chain.last.turn
-                        )
+                        await agent.steer(_checked(said), call.auth, expected_turn=chain.last.turn)
                     return reader, first, chain.last.turn
                 if chain.over:
                     name = TaskState.Name(chain.state)
@@ -232,6 +249,53 @@ class Verbs:
             raise TaskNotCancelableError(f"the task ended just now ({name})")
         return await reader.task(chain)
 
+    # --- push notifications ----------------------------------------------------------------------
+
+    @property
+    def push(self) -> PushVerbs:
+        """
+        The verbs of push notifications.
+
+        Raises:
+            PushNotificationNotSupportedError: The server sends none.
+        """
+        if self._push is None:
+            raise PushNotificationNotSupportedError(_NO_PUSH)
+        return self._push
+
+    async def create_push(
+        self, params: TaskPushNotificationConfig, call: Call
+    ) -> TaskPushNotificationConfig:
+        """Send the notifications of a task to a receiver."""
+        push = self.push
+        _, chain = await self._found(params.task_id, call)
+        receiver = await push.checked(params, chain.task_id, call)
+        return await push.create(params, receiver, chain, call)
+
+    async def get_push(
+        self, params: GetTaskPushNotificationConfigRequest, call: Call
+    ) -> TaskPushNotificationConfig:
+        """Show one receiver of a task."""
+        push = self.push
+        _, chain = await self._found(params.task_id, call)
+        return await push.get(params, chain, call)
+
+    async def list_push(
+        self, params: ListTaskPushNotificationConfigsRequest, call: Call
+    ) -> ListTaskPushNotificationConfigsResponse:
+        """Show the receivers of a task."""
+        push = self.push
+        _, chain = await self._found(params.task_id, call)
+        return await push.list(params, chain, call)
+
+    async def delete_push(
+        self, params: DeleteTaskPushNotificationConfigRequest, call: Call
+    ) -> None:
+        """Send nothing more to a receiver of a task."""
+        push = self.push
+        _, chain = await self._found(params.task_id, call)
+        await push.delete(params, chain, call)
+
     # --- inside ----------------------------------------------------------------------------------
 
     def _reader(self, context_id: str, call: Call) -> TaskReader:
@@ -254,7 +318,7 @@ class Verbs:
             raise TaskNotFoundError from None
         reader = self._reader(context_id, call)
         chain = await self._chain(reader, first)
-        if await listing.settle_dead(self._host, chain, call):
+        if await listing.settle_dead(self._host, chain, call.auth):
             chain = await self._chain(reader, first)
         return reader, chain
 

@@ -38,6 +38,8 @@ from starlette.types import Message, Receive, Scope, Send
 from looopy.server.a2a.calls import OF_THE_WIRE, Call, a2a_error
 from looopy.server.a2a.card import card, skills_of
 from looopy.server.a2a.handler import Handler
+from looopy.server.a2a.push.delivery import Deliveries
+from looopy.server.a2a.push.verbs import PushVerbs
 from looopy.server.a2a.routes import Endpoint
 from looopy.server.problems import Problem, problem_of
 from looopy.server.site import Site
@@ -57,14 +59,18 @@ _CALL: Final = "looopy.a2a"
 
 
 def wired(
-    site: Site, facts: Mapping[str, str], url: str | None
+    site: Site,
+    facts: Mapping[str, str],
+    url: str | None,
+    deliveries: Deliveries | None = None,
 ) -> Mapping[tuple[str, str], Endpoint]:
     """The endpoints by method and path; see `looopy.server.a2a.routes`."""
-    handler, contexts = Handler(site), _Contexts()
+    push = None if deliveries is None else PushVerbs(site.host, deliveries)
+    handler, contexts = Handler(site, push), _Contexts()
     base = None if url is None else url.rstrip("/")
     rest = create_rest_routes(handler, contexts, enable_v0_3_compat=True)
     made: dict[tuple[str, str], Endpoint] = {
-        ("GET", AGENT_CARD_WELL_KNOWN_PATH): _Cards(site, base, facts).show
+        ("GET", AGENT_CARD_WELL_KNOWN_PATH): _Cards(site, base, facts, push=push is not None).show
     }
     for route in create_jsonrpc_routes(handler, RPC, contexts, enable_v0_3_compat=True):
         door = _Door(site, route.endpoint, base, is_rpc=True)
@@ -105,7 +111,8 @@ class _Door:
             return self._refusal(problem_of(error), request_id)
         if body is not None and isinstance(body.get("id"), (str, int)):
             request_id = body["id"]
-        call = Call(auth, self._base or str(request.base_url).rstrip("/"))
+        is_old = "/" in str((body or {}).get("method")) if self._is_rpc else _is_old(request)
+        call = Call(auth, self._base or str(request.base_url).rstrip("/"), is_old=is_old)
         try:
             response = await self._endpoint(_replayed(request, body, call))
             if isinstance(response, EventSourceResponse):
@@ -195,6 +202,11 @@ class _Stream(Response):
             await self._call.close()
 
 
+def _is_old(request: Request) -> bool:
+    """True if a path of REST is one of 0.3."""
+    return request.url.path.removeprefix(request.scope.get("root_path", "")).startswith("/v1/")
+
+
 def _replayed(request: Request, body: dict[str, Any] | None, call: Call) -> Request:
     """The request as the SDK reads it: with the body that was checked."""
     scope = {**request.scope, _CALL: call}
@@ -211,10 +223,13 @@ def _replayed(request: Request, body: dict[str, Any] | None, call: Call) -> Requ
 class _Cards:
     """The card, for the address at which somebody asks."""
 
-    def __init__(self, site: Site, base: str | None, facts: Mapping[str, str]) -> None:
+    def __init__(
+        self, site: Site, base: str | None, facts: Mapping[str, str], *, push: bool
+    ) -> None:
         self._site = site
         self._base = base
         self._facts = facts
+        self._push = push
         self._skills: list[AgentSkill] | None = None
         self._listing = asyncio.Lock()
 
@@ -224,7 +239,7 @@ class _Cards:
             if self._skills is None:
                 self._skills = await skills_of(self._site.host)
         base = self._base or str(request.base_url).rstrip("/")
-        made = card(base, self._skills or [], self._facts)
+        made = card(base, self._skills or [], self._facts, push=self._push)
         [route] = create_agent_card_routes(made, cache_control="public, max-age=300")
         response: Response = await route.endpoint(request)
         return response
