@@ -341,6 +341,32 @@ async def test_tasks_are_listed_page_by_page():
                 await rest.sdk.list_tasks(ListTasksRequest(**query))
 
 
+async def test_a_message_to_a_working_task_is_taken_once_however_often_it_is_sent():
+    """Sent by several at once, again, and once the task is over; another message is another one."""
+    at_once = SendMessageConfiguration(return_immediately=True)
+    async with open_stores("memory:") as stores, served(stores) as url, calling(url) as callers:
+        held = callers[0].stream("hold", context_id="c")
+        task = (await anext(held)).task
+
+        async def say(caller, said, key):
+            message = new_text_message(said, role=Role.ROLE_USER, task_id=task.id)
+            message.message_id = key
+            request = SendMessageRequest(message=message, configuration=at_once)
+            return (await caller.sdk._transport.send_message(request)).task.id
+
+        same = [say(caller, "and then", "m-2") for caller in callers * 2]
+        assert await asyncio.gather(*same) == [task.id] * 4
+        await say(callers[1], "at last", "m-3")
+        await say(callers[0], "and then", "m-2")
+        _, waiting = await stores.journal.inbox("c")
+        assert [one.message.text for one in waiting] == ["and then", "at last"]
+        await callers[0].cancel(task.id)
+        await held.aclose()
+        assert await say(callers[0], "at last", "m-3") == task.id
+        with pytest.raises(UnsupportedOperationError, match="over"):
+            await say(callers[0], "and then", "m-4")
+
+
 async def test_the_tasks_of_another_do_not_exist():
     """Whatever the verb; and what there is not is refused in A2A's own words."""
     async with open_stores("memory:") as stores:  # noqa: SIM117 - too long in one

@@ -40,13 +40,20 @@ from looopy.agent.request import (
     check_at_least_one,
     check_auth_context,
     check_storable,
+    input_hash,
 )
 from looopy.agent.resources import Resources
 from looopy.agent.running import RunningTurn
 from looopy.agent.state import snapshot
 from looopy.agent.turns import Turns
 from looopy.auth.sealing import KeyRing
-from looopy.errors import AgentBusy, AgentStateError, ContextNotFound, StoreConflict
+from looopy.errors import (
+    AgentBusy,
+    AgentStateError,
+    ContextNotFound,
+    IdempotencyConflict,
+    StoreConflict,
+)
 from looopy.llm.provider import LLMProvider
 from looopy.loop.incoming import as_user_message
 from looopy.stores.base import Journal
@@ -578,6 +585,7 @@ class Agent:
         auth_context: AuthContext | None = None,
         *,
         expected_turn: int | None = None,
+        idempotency_key: str | None = None,
     ) -> None:
         """
         Send a message to the running turn, in any process. The model sees it in its next call, and
@@ -589,16 +597,21 @@ class Agent:
         Args:
             auth_context: Must have the same actor as the running turn; never stored.
             expected_turn: Send it only if this turn runs.
+            idempotency_key: Names the message, so that it is taken once, however often it is sent.
+                It needs `expected_turn`, and shares its names with the keys of turns.
 
         Raises:
             AgentNotStarted: `start()` was not called.
             AccessDenied: The turn, or the context, belongs to another actor.
+            IdempotencyConflict: The key was used before, for another message or a turn.
             TurnMismatch: Another turn runs, or no turn.
             LimitExceeded: Too many messages wait already.
             ValueRefused: The message is empty or cannot be stored.
             StoreUnavailable: The store did not answer.
         """
-        await self._post("steer", EntryKind.STEER, message, auth_context, expected_turn)
+        await self._post(
+            "steer", EntryKind.STEER, message, auth_context, expected_turn, idempotency_key
+        )
 
     async def follow_up(
         self, message: str | UserMessage, auth_context: AuthContext | None = None
@@ -617,14 +630,31 @@ class Agent:
         message: str | UserMessage,
         auth_context: AuthContext | None,
         expected_turn: int | None,
+        key: str | None = None,
     ) -> None:
         stores = self._require(action, saving=True).stores
         said = as_user_message(message, may_be_none=False)
         actor_id = _actor_of(auth_context, stores)
-        post = stores.journal.post(
-            self.context_id, kind, said, actor_id=actor_id, expected_turn=expected_turn
+        journal, named = stores.journal, {}
+        if key is not None:
+            named = {"key": key, "input_hash": input_hash(said, {}, {})}
+        number = await settle(
+            journal.post(
+                self.context_id,
+                kind,
+                said,
+                actor_id=actor_id,
+                expected_turn=expected_turn,
+                **named,
+            )
         )
-        await settle(post)
+        if key is not None and not number:
+            known = await journal.turn_of_key(self.context_id, key)
+            if known is not None and known[1] != named["input_hash"]:
+                raise IdempotencyConflict(
+                    f"this idempotency key was used in turn {known[0]}, for another message: use"
+                    " a new key"
+                )
 
     async def clear_steering_queue(self, auth_context: AuthContext | None = None) -> int:
         """

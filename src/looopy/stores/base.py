@@ -884,7 +884,11 @@ class Journal(Protocol):
         ...
 
     async def turn_of_key(self, context_id: str, key: str) -> tuple[int, str] | None:
-        """The turn that was claimed with *key*, and its `input_hash`; `None` if no turn was."""
+        """
+        The turn that was claimed with *key*, or that a message with it was for, and `input_hash`.
+
+        `None` if the key was not used.
+        """
         ...
 
     # --- the inbox ---
@@ -897,6 +901,8 @@ class Journal(Protocol):
         *,
         actor_id: str | None = None,
         expected_turn: int | None = None,
+        key: str | None = None,
+        input_hash: str | None = None,
     ) -> int:
         """
         Put a message into the inbox; the context is created on first use.
@@ -905,16 +911,20 @@ class Journal(Protocol):
             actor_id: The sender. While a turn is open, its actor; otherwise the context's owner, if
                 it has one.
             expected_turn: Only if this turn is open.
+            key: Names this message for the life of the context, with `input_hash`; `turn_of_key`
+                then leads to `expected_turn`. Messages and turns share the keys.
 
         Returns:
-            The number of the entry. Once this returns, the message survives a killed process.
+            The number of the entry. Once this returns, the message survives a killed process. 0 if
+            the key was used before, by whatever process: nothing was written.
 
         Raises:
             AccessDenied: The open turn belongs to another actor; or no turn is open, and the
                 context does.
             TurnMismatch: Another turn is open, or no turn.
             LimitExceeded: `INBOX_LIMIT` messages of this actor are waiting already.
-            ValueRefused: The message cannot be stored faithfully.
+            ValueRefused: The message cannot be stored faithfully; or there is a key, and no
+                `input_hash` or no `expected_turn`.
         """
         ...
 

@@ -319,6 +319,17 @@ def check_idempotency_key(key: object) -> None:
     check_text(key, "/idempotency_key")
 
 
+def check_post_key(key: object, input_hash: object, expected_turn: int | None) -> None:
+    """Raise `ValueRefused` unless a message without a key, or with one for a turn, is posted."""
+    if key is None and input_hash is None:
+        return
+    check_idempotency_key(key)
+    if not isinstance(input_hash, str):
+        raise ValueRefused("a key needs the hash of what it names", path="/input_hash")
+    if expected_turn is None:
+        raise ValueRefused("a key needs the turn that the message is for", path="/expected_turn")
+
+
 def can_name(key: str) -> bool:
     """True if a turn may have this key; any other key is unknown to every read."""
     try:

@@ -13,6 +13,7 @@ from looopy.errors import (
     AgentNotStarted,
     AgentStateError,
     CannotContinue,
+    IdempotencyConflict,
     StoreUnavailable,
     TurnMismatch,
     ValueRefused,
@@ -464,3 +465,22 @@ async def test_many_speak_at_once_and_each_is_heard_once(make_agent, stores):
     for n in range(4):
         assert [h for h in heard if h.startswith(f"{n}-")] == [f"{n}-{i}" for i in range(5)]
     await assert_whole(stores)
+
+
+async def test_a_message_with_a_key_is_heard_once(make_agent, memory_stores):
+    """Sent again by whoever, in the turn and after it; another message with its key is refused."""
+    gate = Gate()
+    replies = [tool_call("gate"), text("Two.")]
+    agent = await make_agent(replies, tools=[gate.tool], stores=memory_stores)
+    other = await make_agent(stores=memory_stores)
+    turn = agent.execute_turn("Go.")
+    await gate.entered.wait()
+    for one in (agent, other, agent):
+        await one.steer("And this.", expected_turn=1, idempotency_key="k")
+    with pytest.raises(IdempotencyConflict, match="in turn 1, for another message"):
+        await other.steer("And that.", expected_turn=1, idempotency_key="k")
+    with pytest.raises(ValueRefused, match="the turn that the message is for"):
+        await agent.steer("And this.", idempotency_key="new")
+    gate.open.set()
+    await turn
+    assert (await said(agent)).count("user: And this.") == 1

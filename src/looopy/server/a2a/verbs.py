@@ -147,7 +147,12 @@ class Verbs:
             try:
                 if not chain.settled:
                     async with self._host.agent(context_id, call.auth, create=False) as agent:
-                        await agent.steer(_checked(said), call.auth, expected_turn=chain.last.turn)
+                        await agent.steer(
+                            _checked(said),
+                            call.auth,
+                            expected_turn=chain.last.turn,
+                            idempotency_key=_key(message.message_id),
+                        )
                     return reader, first, chain.last.turn
                 if chain.over:
                     name = TaskState.Name(chain.state)

@@ -42,6 +42,7 @@ from looopy.stores.rules import (
     can_name,
     check_context_id,
     check_post,
+    check_post_key,
     entry_kind,
     fenced,
     moved_on,
@@ -191,9 +192,12 @@ class InMemoryJournal(InMemoryForks, Journal):
         *,
         actor_id: str | None = None,
         expected_turn: int | None = None,
+        key: str | None = None,
+        input_hash: str | None = None,
     ) -> int:
         check_context_id(context_id)
         check_turn(expected_turn, "/expected_turn")
+        check_post_key(key, input_hash, expected_turn)
         kind = entry_kind(kind)
         body = rows.entry_body(message, actor_id)
         found = self._get(context_id)
@@ -208,6 +212,10 @@ class InMemoryJournal(InMemoryForks, Journal):
             expected_turn=expected_turn,
         )
         context = self.backend.make(self.tenant, context_id)
+        if key is not None and input_hash is not None and turn is not None:
+            if key in context.keys:
+                return 0
+            context.keys[key] = (turn, input_hash)
         now = utc_now()
         context.inbox_last += 1
         context.inbox[context.inbox_last] = StoredEntry(kind, actor_id, to_us(now), body)

@@ -45,6 +45,7 @@ from looopy.stores.rules import (
     can_name,
     check_context_id,
     check_post,
+    check_post_key,
     entry_kind,
     fenced,
     no_context,
@@ -208,12 +209,16 @@ class SQLJournal(SQLStore, Journal):
         *,
         actor_id: str | None = None,
         expected_turn: int | None = None,
+        key: str | None = None,
+        input_hash: str | None = None,
     ) -> int:
         check_context_id(context_id)
         check_turn(expected_turn, "/expected_turn")
+        check_post_key(key, input_hash, expected_turn)
         body = rows.entry_body(message, actor_id)
         stored_kind = entry_kind(kind).value
         params = self.params(context_id, kind=stored_kind, actor=actor_id, body=body)
+        named = self.params(context_id, key=key, turn=expected_turn, input_hash=input_hash)
 
         def work() -> Steps[int]:
             while True:
@@ -235,6 +240,8 @@ class SQLJournal(SQLStore, Journal):
                 if head is not None:
                     break
                 yield from create(params)
+            if key is not None and not (yield Query(s.ADD_KEY, named)):
+                return 0
             ((number,),) = yield Query(s.POST, params)
             yield Query(s.ADD_ENTRY, {**params, "entry": number})
             yield Query(s.UNINDEX, params)

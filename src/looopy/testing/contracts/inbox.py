@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
-from looopy.errors import AccessDenied, LimitExceeded, TurnMismatch, ValueRefused
+from looopy.errors import AccessDenied, LimitExceeded, StoreConflict, TurnMismatch, ValueRefused
 from looopy.stores.bundle import Stores
 from looopy.stores.records import INBOX_LIMIT, EntryKind, InboxHead
 from looopy.testing.contracts.delivery import (
@@ -183,6 +185,33 @@ class InboxContract(DeliveryContract, WithdrawContract):
         with refuses(TurnMismatch, expected=2, actual=None):
             await post(2)
         assert await head_of(stores) == InboxHead(last=1, waiting=1)
+
+    async def test_a_message_with_a_key_is_posted_once(self, stores: Stores) -> None:
+        """By many at once too; the key leads to its turn, and turns and messages share the keys."""
+        journal = stores.journal
+        claimed = await begin(stores, key="turn", input_hash="h0")
+
+        async def post(key: str | None = "k", **others: Any) -> int:
+            named = {"key": key, "input_hash": "h1", "expected_turn": 1, **others}
+            return await journal.post(CONTEXT, _STEER, user("x"), **named)
+
+        numbers = await asyncio.gather(*(post() for _ in range(5)))
+        assert sorted(numbers) == [0, 0, 0, 0, 1]
+        assert await post("turn") == 0
+        assert await post("other") == 2
+        assert await head_of(stores) == InboxHead(last=2, waiting=2)
+        assert await journal.turn_of_key(CONTEXT, "k") == (1, "h1")
+        assert await journal.turn_of_key(CONTEXT, "turn") == (1, "h0")
+        for wrong in ({"expected_turn": None}, {"input_hash": None}, {"key": ""}, {"key": None}):
+            with pytest.raises(ValueRefused):
+                await post(**wrong)
+        with pytest.raises(TurnMismatch):
+            await post("new", expected_turn=2)
+        assert await journal.turn_of_key(CONTEXT, "new") is None
+        taken = [says("x"), says("x")]
+        await commit(stores, claimed, [*taken, ends()], delivered=(1, 2), release=True)
+        with pytest.raises(StoreConflict):  # as a second turn with a key of a turn
+            await begin(stores, key="k", input_hash="h1")
 
     async def test_a_stranger_learns_nothing_but_that(self, stores: Stores) -> None:
         """The store checks the actor first: another actor gets `AccessDenied` only."""
