@@ -6,8 +6,7 @@ import asyncio
 import contextlib
 import inspect
 import signal
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from looopy.cli.factories import load_factory
 from looopy.cli.paths import default_url, make_data_folder
@@ -17,7 +16,6 @@ from looopy.stores.opening import open_stores
 from looopy.types.context import AuthContext
 
 _ONE_TOOL = "ask"
-_DESCRIPTION = "Ask an agent, which may use tools of its own and remembers the conversation."
 
 
 def mcp(
@@ -61,7 +59,7 @@ async def _serve(
     writer: int,
 ) -> None:
     try:
-        from looopy.server.mcp.serving import Offer, serve
+        from looopy.server.mcp.serving import DESCRIPTION, Offer, serve
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "mcp":
             raise
@@ -76,7 +74,9 @@ async def _serve(
         make_data_folder()
     async with open_stores(url or default_url()) as stores:
         offers = {
-            tool.replace(".", "_"): Offer(AgentHost(one, stores), description or _docstring(one))
+            tool.replace(".", "_"): Offer(
+                AgentHost(one, stores), description or inspect.getdoc(one) or DESCRIPTION
+            )
             for tool, one in zip(tools, made, strict=True)
         }
         serving = asyncio.ensure_future(
@@ -92,7 +92,3 @@ async def _serve(
             asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, serving.cancel)
         with contextlib.suppress(asyncio.CancelledError):
             await serving
-
-
-def _docstring(factory: Callable[..., Any]) -> str:
-    return inspect.getdoc(factory) or _DESCRIPTION

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from looopy.server.auth import StaticTokens as StaticTokens
     from looopy.server.host import AgentHost as AgentHost
     from looopy.server.limits import Limits as Limits
+    from looopy.server.mcp.routes import mcp_api as mcp_api
     from looopy.server.responses.routes import responses_api as responses_api
 
 _export(
@@ -48,6 +49,7 @@ _export(
         ".auth": ("LocalToken", "StaticTokens"),
         ".host": ("AgentHost",),
         ".limits": ("Limits",),
+        ".mcp.routes": ("mcp_api",),
         ".responses.routes": ("responses_api",),
     },
 )

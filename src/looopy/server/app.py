@@ -87,8 +87,10 @@ def create_app(
                 allow_origins=list(origins),
                 allow_methods=["GET", "POST", "DELETE"],
                 allow_headers=[
-                    *("Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID")
+                    *("Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID"),
+                    *("Mcp-Protocol-Version", "Mcp-Session-Id", "Mcp-Method", "Mcp-Name"),
                 ],
+                expose_headers=["Mcp-Session-Id"],
             )
         )
     app = Starlette(

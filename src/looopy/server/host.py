@@ -110,7 +110,7 @@ class AgentHost:
         self.max_agents = max_agents
         self.idle_s = idle_s
         self.drain_s = drain_s
-        self._factory = factory
+        self.factory = factory
         self._kept: dict[tuple[str, str], _Kept] = {}  # the least recently used is the first
         self._sweeper: asyncio.TimerHandle | None = None
         self._closed = False
@@ -308,7 +308,7 @@ class AgentHost:
 
     async def _make(self, context_id: str, stores: Stores) -> Agent:
         try:
-            made = self._factory(context_id, stores)
+            made = self.factory(context_id, stores)
             agent = await made if inspect.isawaitable(made) else made
         except Exception as error:
             text = f"the factory of agents raised {type(error).__name__}"

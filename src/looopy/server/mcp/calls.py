@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 from mcp.server.context import ServerRequestContext
@@ -20,7 +20,7 @@ from looopy.agent.agent import Agent
 from looopy.errors import LooopyError, ValueRefused
 from looopy.server.host import AgentHost
 from looopy.server.mcp.forms import answer_in, form_of
-from looopy.server.problems import code_of
+from looopy.server.problems import Problem, code_of
 from looopy.server.spoken import answer_in as spoken_answer
 from looopy.tools.schema import misfits
 from looopy.types.context import AuthContext
@@ -30,8 +30,11 @@ from looopy.types.result import TurnResult
 from looopy.types.state import AgentStatus, Outcome, PendingKind, PendingRequest, pending_to_json
 from mcp import types
 
+if TYPE_CHECKING:
+    from looopy.server.site import Site
+
 _Context = ServerRequestContext[Any, Any]
-_ASKS_IN_RESULTS: Final = "2026-07-28"
+ASKS_IN_RESULTS: Final = "2026-07-28"
 _SHOWN_CHARS: Final = 120
 _ELICITATION: Final = types.ClientCapabilities(elicitation=types.ElicitationCapability())
 
@@ -79,6 +82,7 @@ class Call:
 
     Args:
         is_closing: True once the client has left: its calls are cancelled then, and turns are not.
+        site: Limits messages and turns; `None` for a client of this machine.
     """
 
     def __init__(
@@ -87,11 +91,13 @@ class Call:
         context: _Context,
         auth_context: AuthContext | None,
         is_closing: Any,
+        site: Site | None = None,
     ) -> None:
         self._host = host
         self._context = context
         self._auth = auth_context
         self._is_closing = is_closing
+        self._site = site
         self._steps = 0
 
     async def run(
@@ -105,6 +111,8 @@ class Call:
                 place = "".join(f"/{part}" for part in path)
                 raise ValueRefused(f"{place or '/'}: {line}", path=place)
             prompt = arguments.get("prompt")
+            if prompt is not None and self._site is not None:
+                _check_size(prompt, self._site.limits.message_bytes)
             if context_id is None:
                 context_id = params.request_state or (uuid4().hex if prompt else None)
             if context_id is None:
@@ -147,6 +155,8 @@ class Call:
     async def _turn(
         self, agent: Agent, message: UserMessage | None, inputs: Mapping[str, Any]
     ) -> TurnResult[Any]:
+        if self._site is not None and self._auth is not None:
+            self._site.count_turn(self._auth)
         stream = agent.execute_turn(message, self._auth, inputs=inputs or None)
         try:
             async for event in stream:
@@ -171,7 +181,7 @@ class Call:
         shown = {name: (one, form) for name, (one, form) in forms.items() if form is not None}
         if not shown or not session.check_client_capability(_ELICITATION):
             return _waiting(agent)
-        if self._context.protocol_version >= _ASKS_IN_RESULTS:
+        if self._context.protocol_version >= ASKS_IN_RESULTS:
             return types.InputRequiredResult(
                 input_requests={name: form for name, (_, form) in shown.items()},
                 request_state=agent.context_id,
@@ -186,6 +196,12 @@ class Call:
             )
             inputs.update(answer_in(request, answer))
         return inputs or _waiting(agent)
+
+
+def _check_size(prompt: str, most: int) -> None:
+    if len(prompt.encode()) > most:
+        text = f"/prompt: the message has more than {most:,} bytes"
+        raise Problem(text, code="too_large", path="/prompt")
 
 
 def _answers(
@@ -249,7 +265,8 @@ def _waiting(agent: Agent) -> types.CallToolResult:
 
 
 def _refused(context_id: str | None, error: LooopyError) -> types.CallToolResult:
-    about: dict[str, Any] = {"code": code_of(type(error)), "message": str(error)}
+    code = error.code if isinstance(error, Problem) else code_of(type(error))
+    about: dict[str, Any] = {"code": code, "message": str(error)}
     if isinstance(path := getattr(error, "path", None), str):
         about["path"] = path
     said: dict[str, Any] = {"text": str(error), "error": about}

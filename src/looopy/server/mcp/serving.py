@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any, cast
@@ -19,6 +19,7 @@ from looopy.server.stdio import Lines
 from looopy.types.context import AuthContext
 from mcp import MCPError, types
 
+DESCRIPTION = "Ask an agent, which may use tools of its own and remembers the conversation."
 _LEAVE_S = 5.0
 
 
@@ -83,8 +84,14 @@ def make_server(
     name: str,
     auth_context: AuthContext | None = None,
     is_closing: Any = lambda: False,
+    call: Callable[[Offer, ServerRequestContext[Any, Any]], Call] | None = None,
 ) -> Server[Any]:
-    """A server of the SDK that offers agents as tools."""
+    """
+    A server of the SDK that offers agents as tools.
+
+    Args:
+        call: Makes each call, in place of *auth_context* and *is_closing*.
+    """
 
     async def list_tools(
         _context: ServerRequestContext[Any], _params: types.PaginatedRequestParams | None
@@ -106,8 +113,10 @@ def make_server(
     ) -> types.CallToolResult | types.InputRequiredResult:
         if params.name not in offers:
             raise MCPError(types.INVALID_PARAMS, f"there is no tool {params.name!r}")
-        call = Call(offers[params.name].host, context, auth_context, is_closing)
-        return await call.run(params)
+        offer = offers[params.name]
+        if call is not None:
+            return await call(offer, context).run(params)
+        return await Call(offer.host, context, auth_context, is_closing).run(params)
 
     return Server(
         name, version=version("looopy"), on_list_tools=list_tools, on_call_tool=call_tool
