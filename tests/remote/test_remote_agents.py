@@ -88,6 +88,17 @@ async def test_parts_of_every_kind_reach_the_model(make_agent, memory_stores, st
     assert "https://x.invalid/f" in file.text
 
 
+async def test_the_answer_and_the_artifacts_beside_it_both_count(
+    make_agent, memory_stores, streaming_desk, desk
+):
+    """Without what was said on the way, and without a message that repeats an artifact."""
+    for remote in (streaming_desk, desk):
+        _, (result,), _ = await run(make_agent, memory_stores, remote, "both")
+        assert [one.text for one in result.content] == ["The table is ready.", "n,m\n1,2"]
+        _, (result,), _ = await run(make_agent, memory_stores, remote, "twice")
+        assert [one.text for one in result.content] == ["It is 5."]
+
+
 @pytest.mark.parametrize(
     ("prompt", "said"),
     [("fail", "The agent failed: no idea"), ("reject", "The agent refused the task: not I")],

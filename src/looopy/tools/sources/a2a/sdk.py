@@ -89,7 +89,8 @@ class Outcome:
     text: str = ""
     replied: bool = False
     artifacts: dict[str, list[Part]] = field(default_factory=dict)
-    _parts: Sequence[Part] = ()
+    _parts: Sequence[Part] = ()  # of its last message
+    _ending: Sequence[Part] = ()  # of the message of its last status, which may have none
 
     @property
     def over(self) -> bool:
@@ -119,16 +120,29 @@ class Outcome:
 
     @property
     def blocks(self) -> tuple[UserBlock, ...]:
-        """The content for the model: artifacts, else the last message."""
+        """
+        The content for the model: the message with which the task ended, and the artifacts.
+
+        A2A 1.0, section 3.7: results should be artifacts. Many agents answer by that message all
+        the same, and save artifacts beside it. A message that only repeats one is left out, and so
+        is what the agent said on the way.
+        """
         parts = [part for artifact in self.artifacts.values() for part in artifact]
-        said = _blocks(parts or self._parts)
+        made = _blocks(parts)
+        shown = {block.text.strip() for block in made if isinstance(block, TextContent)}
+        ending = _blocks(self._ending) if made else _blocks(self._parts)
+        said = [
+            block
+            for block in ending
+            if not (isinstance(block, TextContent) and block.text.strip() in shown)
+        ]
         if self.failed:
             reason = f": {self.text}" if self.text else ""
             return (
                 TextContent(f"The agent {_WORDS[TaskState.ValueType(self.status)]}{reason}"),
-                *_blocks(parts),
+                *made,
             )
-        return said
+        return (*said, *made)
 
     def hear(self, response: StreamResponse, say: Callable[[str], None]) -> None:
         """Read a response of the stream, and pass new text to *say*."""
@@ -166,8 +180,9 @@ class Outcome:
         self.status = status.state
         if status.HasField("message"):
             self._hear_message(status.message)
+            self._ending = self._parts
         else:
-            self.text = ""
+            self.text, self._ending = "", ()
 
     def _hear_message(self, message: Message) -> None:
         self._parts = list(message.parts)
