@@ -1,0 +1,29 @@
+"""A share of the turns that may leave nothing behind; `tests.campaign.endurance` runs 100,000."""
+
+from __future__ import annotations
+
+import pytest
+from tests.campaign.endurance import VISIT, endure
+
+pytestmark = pytest.mark.campaign
+
+
+@pytest.mark.parametrize("store", ["memory", "sqlite"])
+async def test_turns_on_a_server_leave_nothing_behind(store, tmp_path):
+    """Objects of each type are counted after each block of cancelled, failed and left turns."""
+    url = "memory:" if store == "memory" else f"sqlite:///{tmp_path / 'endurance.db'}"
+    run = await endure(url, turns=4 * VISIT, blocks=3)
+    assert run.wrong == []
+
+
+async def test_the_campaign_finds_what_is_left_of_each_agent():
+    """One object for ten turns is enough."""
+
+    class Forgotten:
+        pass
+
+    kept = []
+    run = await endure(
+        "memory:", turns=4 * VISIT, blocks=2, each=lambda _host: kept.append(Forgotten())
+    )
+    assert any("Forgotten" in one for one in run.wrong), run.wrong
