@@ -103,21 +103,21 @@ async def test_the_compact_format_says_each_thing_once():
 
     def make(context_id, stores):
         @tool
-        def search() -> str:
+        def search(query: str) -> str:
             return "R" * 1000
 
-        replies = [tool_call("search"), text("word " * 400)]
+        replies = [tool_call("search", query="Q" * 100), text("word " * 400)]
         model = ScriptedProvider(replies, chunk_chars=5)
         return Agent(context_id, llm_provider=model, stores=stores, tools=[search])
 
     async with serving(make) as (client, _):
         headers, path = {"Accept": "text/event-stream"}, "/contexts/c/turns?format=compact"
         answer = await client.post(path, json={"message": "Hi there."}, headers=headers)
-        assert answer.text.count("R" * 1000) == 1
+        assert answer.text.count("R" * 1000) == answer.text.count("Q" * 100) == 1
         assert answer.text.count("Hi there.") == 1
         blocks = answer.text.strip().split("\n\n")
-        deltas = [block for block in blocks if block.startswith("data: ")]
-        assert "".join(json.loads(block[6:]) for block in deltas) == "word " * 400
+        deltas = [block for block in blocks if block.startswith("data:")]
+        assert "".join(json.loads(block[5:]) for block in deltas) == "word " * 400
         assert sum(len(block) + 2 for block in deltas) <= 2 * 2000
         full = await client.get("/contexts/c")
         names = [name for _, name, _ in frames("\n\n".join(b for b in blocks if b not in deltas))]

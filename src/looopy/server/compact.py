@@ -4,7 +4,8 @@ The small client format of an event stream, `?format=compact`: what a chat UI sh
 The full format has every event as a subscriber sees it, so the result of a tool crosses the wire in
 five of them. Here each message crosses once, in its `message_end`. Other events say what happened,
 without what their messages say. Text that is being written is a frame without a name, whose data is
-a JSON string; neighbouring pieces are joined while they wait, so that short ones cost little.
+a JSON string. Neighbouring pieces are joined while they wait: until their frame takes at most twice
+the bytes of their text, if the model does not take too long over it.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ _REPEATED: Final[dict[str, frozenset[str]]] = {
 }
 _ENOUGH = 200  # characters that are sent without waiting for more
 _WAIT_S = 0.06  # how long fewer characters wait for more: nobody reads faster
+_DEAR_WAIT_S = 0.24  # how long they wait if their frame takes more than twice their own bytes
+_FRAME_BYTES = len(b'data:""\n\n')
 
 
 def compact_json(event: AgentEvent) -> dict[str, Any] | None:
@@ -41,6 +44,8 @@ def compact_json(event: AgentEvent) -> dict[str, Any] | None:
     if event.type == "message_start" and not isinstance(event.message, AssistantMessage):
         return None
     dropped = _UNSAID | _REPEATED.get(event.type, frozenset())
+    if event.type == "tool_execution_start" and not event.edited:
+        dropped |= {"args"}  # those of the call
     said = event_to_json(event)
     return {
         name: value
@@ -57,6 +62,7 @@ class _Text:
         self._since = 0.0
         self._pieces: list[str] = []
         self._size = 0
+        self._spare = 0  # bytes that its frame could take more to take twice those of the text
 
     def __bool__(self) -> bool:
         return bool(self._pieces)
@@ -64,27 +70,33 @@ class _Text:
     @property
     def left_s(self) -> float:
         """How long it may wait for more."""
-        left = self._since + _WAIT_S - asyncio.get_running_loop().time()
-        return max(0.0, left) if self._size < _ENOUGH else 0.0
+        if self._size >= _ENOUGH:
+            return 0.0
+        until = self._since + (_WAIT_S if self._spare >= 0 else _DEAR_WAIT_S)
+        return max(0.0, until - asyncio.get_running_loop().time())
 
     def takes(self, event: MessageUpdate) -> bool:
         """True if *event* continues it."""
         return not self._pieces or self.path == tuple(event.path)
 
     def add(self, event: MessageUpdate) -> None:
+        text = event.delta
         if not self._pieces:
             self.path, self._since = tuple(event.path), asyncio.get_running_loop().time()
-        self._pieces.append(event.delta)
-        self._size += len(event.delta)
+            self._spare = -_FRAME_BYTES
+            if self.path:
+                self._spare -= len(json_text([*self.path, ""]).encode()) - len('""')
+        self._pieces.append(text)
+        self._size += len(text)
+        self._spare += 2 * len(text.encode()) - (len(json_text(text).encode()) - len('""'))
 
     def frame(self) -> bytes:
         """All of it as a frame; it is empty then."""
         text = "".join(self._pieces)
         self._pieces.clear()
         self._size = 0
-        if self.path:  # an agent that works for a call
-            return frame("message_update", {"path": self.path, "delta": text})
-        return f"data: {json_text(text)}\n\n".encode()
+        said = [*self.path, text] if self.path else text  # the path of an agent at work for a call
+        return f"data:{json_text(said)}\n\n".encode()
 
 
 async def compacted(events: AsyncGenerator[AgentEvent, None]) -> AsyncGenerator[bytes, None]:
