@@ -3,7 +3,7 @@
 import pytest
 
 from looopy import open_stores
-from looopy.cli.commands import Command, Leave, Switch, command_in, run_command
+from looopy.cli.commands import Command, Leave, Stored, Switch, command_in, run_command
 from looopy.sync import Agent
 from looopy.testing import ScriptedProvider, text
 
@@ -43,7 +43,7 @@ def test_commands_lead_to_other_conversations(tmp_path):
     shown = Shown()
 
     def run(line, agent):
-        return run_command(command_in(line, by_hand=True), agent, place, shown)
+        return run_command(command_in(line, by_hand=True), Stored(agent, place), shown)
 
     script = ScriptedProvider([text("One.")])
     with Agent("first", llm_provider=script, stores=place) as agent:

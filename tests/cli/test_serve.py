@@ -40,9 +40,9 @@ def build(context_id, stores):
 
 
 @contextmanager
-def serving(folder, *more):
-    """A process that serves APP, whose tool waits for the file `go`; gives it, and a client."""
-    (folder / "app.py").write_text(APP)
+def serving(folder, *more, app=APP):
+    """A process that serves *app*, whose tool waits for the file `go`; gives it, and a client."""
+    (folder / "app.py").write_text(app)
     kept = {name: value for name, value in os.environ.items() if not name.startswith("LOOOPY_")}
     env = kept | {"LOOOPY_UI_TOKEN": TOKEN}
     command = [sys.executable, "-m", "looopy.cli", "serve", "app:build", "--port", "0"]

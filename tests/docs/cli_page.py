@@ -17,7 +17,8 @@ HEAD = """\
 # Command line
 
 The program `looopy` talks to models and maintains databases. Without `--db` it uses a file of your
-own, in the folder that your system has for such data.
+own, in the folder that your system has for such data. `chat` and `contexts` work on a
+[server](server.md#from-a-terminal) as well: `--server http://HOST:PORT`.
 
 The exit status is 0 on success; 1 if a turn did not complete or something was not found; 2 for
 wrong usage or configuration; and 130 if Ctrl-C ended the program. With `--json`, standard output
@@ -31,6 +32,7 @@ holds only JSON.
 | `LOOOPY_YES` | `1` agrees to the download of the weights |
 | `LOOOPY_UI_TOKEN` | the token of `looopy serve`; otherwise it is random |
 | `LOOOPY_METRICS_TOKEN` | the token for [`/metrics`](telemetry.md#prometheus) |
+| `LOOOPY_TOKEN` | the token for `--server`; `LOOOPY_UI_TOKEN` does for one on this machine |
 | `LOOOPY_DEBUG` | `1` shows tracebacks and logs |
 """
 

@@ -1,5 +1,5 @@
 """
-The command line: `looopy chat`, `acp`, `mcp`, `contexts`, `db` and `models`.
+The command line: `looopy chat`, `contexts`, `db`, `serve`, `acp`, `mcp` and `models`.
 
 A command ends with an exit status and, on failure, one line of text. Text of models and tools never
 controls the terminal. The room may import every room; no other room imports it.
@@ -7,8 +7,9 @@ controls the terminal. The room may import every room; no other room imports it.
 - `main`: arguments, commands, exit status. `__main__` runs it as `python -m looopy.cli`.
 - `chat`: a conversation in the terminal, with the harmless tools of `tools` and the `commands` of
   a person, such as `/new`.
-- `contexts`: list and show stored conversations. `db`: migrate or check a database. `models`: which
-  model would answer.
+- `asking`: the question about a call that waits for approval.
+- `contexts`: list and show stored conversations. `remote/`: those of a server, and a chat on it.
+- `db`: migrate or check a database. `models`: which model would answer.
 - `acp`: agents in editors. `mcp`: agents as tools. `factories`: the application that a user names.
 - `protocol`: standard input and output for a protocol alone.
 - `terminal`: input and output, and removal of control characters. `render`: a turn as text.

@@ -9,7 +9,6 @@ it asks no questions, and the exit status reports the outcome.
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
 import sys
@@ -19,7 +18,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from looopy.cli.commands import Switch, command_in, run_command
+from looopy.cli.asking import ask_about, is_over
+from looopy.cli.commands import Stored, Switch, command_in, run_command
 from looopy.cli.contexts import owner_is_seen, read_past
 from looopy.cli.parent import end_with_parent
 from looopy.cli.paths import default_url, make_data_folder, shown_place
@@ -28,11 +28,10 @@ from looopy.cli.terminal import Terminal, edit_lines, one_line
 from looopy.cli.tools import BUILTIN_TOOLS, SYSTEM_PROMPT
 from looopy.errors import CannotContinue, ConfigurationError, LooopyError, ValueRefused
 from looopy.sync import Agent
-from looopy.tools.answering import check_answer
-from looopy.types.approval import Approve, Deny, answer_to_json
+from looopy.types.approval import Approve, Deny
 from looopy.types.config import LoopConfig
-from looopy.types.event import TurnEnd, utc_now
-from looopy.types.state import AgentStatus, Outcome, PendingKind, PendingRequest
+from looopy.types.event import TurnEnd
+from looopy.types.state import AgentStatus, Outcome, PendingKind
 
 _LOCAL_HISTORY_TOKENS = 2_400  # the embedded model's window also has to hold tools and the answer
 _PAST_MESSAGES = 20
@@ -151,11 +150,6 @@ def _fetch_weights(model: str, terminal: Terminal, *, agreed: bool) -> None:
         terminal.notice(f"{known.title}, {known.note}. It starts in some seconds.")
 
 
-def _is_over(request: PendingRequest) -> bool:
-    """True if *request* can no longer be answered."""
-    return request.expires_at is not None and request.expires_at <= utc_now()
-
-
 class Conversation:
     """
     Turns of one started agent, one after the other, as a person or a script wants them.
@@ -220,7 +214,7 @@ class Conversation:
                 if said is None:
                     return self._status()
                 if command := command_in(said, by_hand=terminal.has_person):
-                    then = run_command(command, self._agent, self._place, terminal)
+                    then = run_command(command, Stored(self._agent, self._place), terminal)
                     if then is not None:
                         return then if isinstance(then, Switch) else self._status()
                 elif said.strip():
@@ -298,49 +292,17 @@ class Conversation:
         inputs: dict[str, Approve | Deny] = {}
         expired = False
         for request in self._agent.state.pending:
-            if request.kind is PendingKind.APPROVAL and _is_over(request):
+            if request.kind is PendingKind.APPROVAL and is_over(request):
                 self._terminal.notice(f"Nobody allowed {request.tool_name} in time.")
                 expired = True  # the turn tells the model
                 continue
-            decision = self._ask_about(request)
+            decision = ask_about(self._terminal, request)
             if decision is None:
                 self._terminal.notice("It keeps waiting; any other message drops it.")
                 break
             inputs[request.request_id] = decision
         if inputs or expired:
             self._try(None, inputs)
-
-    def _ask_about(self, request: PendingRequest) -> Approve | Deny | None:
-        terminal = self._terminal
-        terminal.notice(request.prompt or f"{request.tool_name} waits for an answer.")
-        if request.kind is not PendingKind.APPROVAL:
-            return None
-        # All of it: who approves has to see what is approved.
-        args = json.dumps(dict(request.args), ensure_ascii=False, indent=2, default=str)
-        terminal.notice(f"{request.tool_name} {args}")
-        terminal.notice("A reason may follow y or n. e {...} allows it with other arguments.")
-        while True:
-            try:
-                answer = terminal.read_line("Allow it? [y/n] ", anew=True)
-            except KeyboardInterrupt:
-                return None
-            if answer is None:
-                return None
-            word, _, more = answer.strip().partition(" ")
-            if word.lower() in ("y", "yes"):
-                return Approve(note=more.strip() or None)
-            if word.lower() in ("n", "no"):
-                return Deny(reason=more.strip() or None)
-            if word.lower() in ("e", "edit"):
-                try:
-                    edited = Approve(args=json.loads(more))
-                    check_answer(request, answer_to_json(edited))
-                except ValueError as error:
-                    terminal.error(f"no JSON: {error}")
-                except ValueRefused as error:
-                    terminal.error(str(error))
-                else:
-                    return edited
 
     # --- a turn ------------------------------------------------------------------------------
 

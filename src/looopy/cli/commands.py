@@ -12,11 +12,11 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from looopy.cli.contexts import has_context, newest_contexts
 from looopy.cli.terminal import Terminal
-from looopy.errors import LooopyError
+from looopy.errors import ConfigurationError, ContextNotFound, LooopyError
 from looopy.stores.rules import check_context_id
 from looopy.sync import Agent
 
@@ -47,6 +47,65 @@ class Switch:
     context_id: str
 
 
+class Conversations(Protocol):
+    """The conversations among which a person moves, and the present one."""
+
+    @property
+    def context_id(self) -> str:
+        """The present one."""
+        ...
+
+    def newest(self, limit: int) -> list[str]:
+        """A line for each of the conversations that were active last."""
+        ...
+
+    def has(self, name: str) -> bool:
+        """True if there is one of this name; `ValueRefused` if there cannot be."""
+        ...
+
+    def fork(self, name: str) -> None:
+        """Make one that begins with the past of the present one."""
+        ...
+
+
+class Stored:
+    """
+    The conversations in a database.
+
+    Args:
+        agent: The present one.
+        place: The URL of the database.
+    """
+
+    def __init__(self, agent: Agent, place: str) -> None:
+        self._agent = agent
+        self._place = place
+
+    @property
+    def context_id(self) -> str:
+        """The present one."""
+        return self._agent.context_id
+
+    def newest(self, limit: int) -> list[str]:
+        """See `Conversations`."""
+        return asyncio.run(newest_contexts(self._place, limit))
+
+    def has(self, name: str) -> bool:
+        """See `Conversations`."""
+        return asyncio.run(has_context(self._place, name))
+
+    def fork(self, name: str) -> None:
+        """See `Conversations`."""
+        check_context_id(name)
+        if self._place.startswith("memory:"):
+            raise ConfigurationError(
+                "a conversation in memory has no forks: --db names a database that is kept"
+            )
+        if not self._agent.state.turn_count:
+            raise ContextNotFound("this conversation has no message yet: say something first")
+        self._agent.fork(name)
+
+
 class Command(NamedTuple):
     """A command and the words behind it."""
 
@@ -70,13 +129,10 @@ def command_in(line: str, *, by_hand: bool) -> Command | None:
 
 
 def run_command(
-    command: Command, agent: Agent, place: str, terminal: Terminal
+    command: Command, conversations: Conversations, terminal: Terminal
 ) -> Leave | Switch | None:
     """
     Do what a person wants of the chat itself.
-
-    Args:
-        place: The URL of the database.
 
     Returns:
         The next thing for the chat to do; `None`: ask for the next message.
@@ -86,54 +142,47 @@ def run_command(
         terminal.notice("A space before the / makes it a message.")
         return None
     try:
-        return _COMMANDS[command.name](command.rest, agent, place, terminal)
+        return _COMMANDS[command.name](command.rest, conversations, terminal)
     except LooopyError as error:
         terminal.error(str(error))
         return None
 
 
-def _help(_rest: str, _agent: Agent, _place: str, terminal: Terminal) -> None:
+def _help(_rest: str, _conversations: Conversations, terminal: Terminal) -> None:
     for line in HELP:
         terminal.notice(line)
 
 
-def _exit(_rest: str, _agent: Agent, _place: str, _terminal: Terminal) -> Leave:
+def _exit(_rest: str, _conversations: Conversations, _terminal: Terminal) -> Leave:
     return Leave()
 
 
-def _list(_rest: str, _agent: Agent, place: str, terminal: Terminal) -> None:
-    for line in asyncio.run(newest_contexts(place, _LISTED)):
+def _list(_rest: str, conversations: Conversations, terminal: Terminal) -> None:
+    for line in conversations.newest(_LISTED):
         terminal.notice(line)
 
 
-def _new(rest: str, agent: Agent, place: str, terminal: Terminal) -> Switch | None:
-    name = rest or _stamped(agent.context_id)
-    if asyncio.run(has_context(place, name)):
+def _new(rest: str, conversations: Conversations, terminal: Terminal) -> Switch | None:
+    name = rest or _stamped(conversations.context_id)
+    if conversations.has(name):
         terminal.error(f"there is a conversation {name!r} already: /open {name} continues it")
         return None
     return Switch(name)
 
 
-def _open(rest: str, _agent: Agent, place: str, terminal: Terminal) -> Switch | None:
+def _open(rest: str, conversations: Conversations, terminal: Terminal) -> Switch | None:
     if not rest:
         terminal.error("/open takes the name of a conversation; /list shows the newest")
         return None
-    if not asyncio.run(has_context(place, rest)):
+    if not conversations.has(rest):
         terminal.error(f"there is no conversation {rest!r}: /list shows some, /new begins one")
         return None
     return Switch(rest)
 
 
-def _fork(rest: str, agent: Agent, place: str, terminal: Terminal) -> Switch | None:
-    name = rest or _stamped(agent.context_id)
-    check_context_id(name)
-    if place.startswith("memory:"):
-        terminal.error("a conversation in memory has no forks: --db names a database that is kept")
-        return None
-    if not agent.state.turn_count:
-        terminal.error("this conversation has no message yet: say something first")
-        return None
-    agent.fork(name)
+def _fork(rest: str, conversations: Conversations, _terminal: Terminal) -> Switch | None:
+    name = rest or _stamped(conversations.context_id)
+    conversations.fork(name)
     return Switch(name)
 
 
@@ -143,7 +192,7 @@ def _stamped(name: str) -> str:
     return f"{base}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
 
 
-_COMMANDS: Final[dict[str, Callable[[str, Agent, str, Terminal], Leave | Switch | None]]] = {
+_COMMANDS: Final[dict[str, Callable[[str, Conversations, Terminal], Leave | Switch | None]]] = {
     "help": _help,
     "new": _new,
     "open": _open,

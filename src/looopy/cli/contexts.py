@@ -7,7 +7,7 @@ It is read through the stores, page by page. No database is made, and only `fork
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -17,7 +17,7 @@ from looopy.cli.paths import default_url, shown_place
 from looopy.cli.render import counted, json_line, shown_call
 from looopy.cli.terminal import Terminal
 from looopy.errors import ConfigurationError, ContextNotFound, ValueRefused
-from looopy.server.items import context_to_json, placed_to_json, status_of, turn_to_json
+from looopy.server.items import context_to_json, placed_to_json, turn_to_json
 from looopy.stores.bundle import Stores
 from looopy.stores.opening import open_stores
 from looopy.stores.owner import provably_alive
@@ -118,8 +118,8 @@ async def show_context(url: str | None, context_id: str, *, as_json: bool) -> in
             while shown < message.turn and (turn := await anext(turns_left, None)) is not None:
                 shown = turn.turn
                 if shown == message.turn:
-                    terminal.line(f"\n{_turn_line(turn)}")
-            _show_message(terminal, message)
+                    terminal.line(f"\n{turn_line(turn_to_json(turn))}")
+            show_message(terminal, message.position, message.message)
     return 0
 
 
@@ -281,12 +281,18 @@ async def _messages(stores: Stores, context_id: str) -> AsyncIterator[MessageRec
 # --- for people --------------------------------------------------------------------------------
 
 
+def context_line(item: Mapping[str, Any]) -> str:
+    """A context, as the HTTP API describes it, in one line."""
+    interrupted = item["interrupted_turn"]
+    how = item["status"] if interrupted is None else f"turn {interrupted} interrupted"
+    turns = counted(item["turn_count"], "turn")
+    tags = "".join(f"  #{tag}" for tag in item["tags"])
+    last = _time(item["last_activity"])
+    return f"{item['context_id']}  {how}  {turns}  last activity {last}{tags}"
+
+
 def _context_line(record: ContextRecord) -> str:
-    status, interrupted = status_of(record)
-    how = status.value if interrupted is None else f"turn {interrupted} interrupted"
-    turns = counted(record.turn_count, "turn")
-    tags = "".join(f"  #{tag}" for tag in record.tags)
-    return f"{record.context_id}  {how}  {turns}  last activity {_time(record.last_activity)}{tags}"
+    return context_line({**context_to_json(record), "tags": record.tags})
 
 
 def _lineage_lines(lineage: Lineage) -> Iterator[str]:
@@ -297,24 +303,26 @@ def _lineage_lines(lineage: Lineage) -> Iterator[str]:
         yield f"fork {fork.context_id} at {fork.at}"
 
 
-def _turn_line(turn: TurnRecord) -> str:
-    outcome = turn.outcome.value if turn.outcome else "open"
-    parts = [f"turn {turn.turn}", outcome]
-    if turn.stop_reason is not None and turn.stop_reason.value != outcome:
-        parts[1] += f" ({turn.stop_reason})"
-    if turn.continues is not None:
-        parts.append(f"continues turn {turn.continues}")
-    parts.append(_time(turn.started_at))
-    if turn.ended_at is not None:
-        parts.append(f"{(turn.ended_at - turn.started_at).total_seconds():.1f} s")
-    if turn.usage.total_tokens:
-        parts.append(f"{turn.usage.total_tokens:,} tokens")
+def turn_line(item: Mapping[str, Any]) -> str:
+    """A turn, as the HTTP API describes it, in one line."""
+    outcome = item["outcome"] or "open"
+    parts = [f"turn {item['turn']}", outcome]
+    if item["stop_reason"] is not None and item["stop_reason"] != outcome:
+        parts[1] += f" ({item['stop_reason']})"
+    if item["continues"] is not None:
+        parts.append(f"continues turn {item['continues']}")
+    parts.append(_time(item["started_at"]))
+    if item["ended_at"] is not None:
+        took = datetime.fromisoformat(item["ended_at"]) - datetime.fromisoformat(item["started_at"])
+        parts.append(f"{took.total_seconds():.1f} s")
+    if item["usage"].get("total_tokens"):
+        parts.append(f"{item['usage']['total_tokens']:,} tokens")
     return "  ".join(parts)
 
 
-def _show_message(terminal: Terminal, record: MessageRecord) -> None:
-    message = record.message
-    where = f"{record.position:>4}"
+def show_message(terminal: Terminal, position: int, message: Message) -> None:
+    """Print a message with its place, as a line or more."""
+    where = f"{position:>4}"
     if isinstance(message, UserMessage):
         terminal.line(f"{where} user: {message.text}")
     elif isinstance(message, AssistantMessage):
@@ -329,8 +337,8 @@ def _show_message(terminal: Terminal, record: MessageRecord) -> None:
         terminal.line(f"{where} {message.role}: {json_line(message.content)}")
 
 
-def _time(moment: datetime) -> str:
-    return f"{moment.astimezone():%Y-%m-%d %H:%M:%S}"
+def _time(moment: str) -> str:
+    return f"{datetime.fromisoformat(moment).astimezone():%Y-%m-%d %H:%M:%S}"
 
 
 # --- for programs ------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ class _Given:
     def may_erase(self, terminal: Terminal, what: str) -> bool:
         """True if the user has agreed, or agrees now."""
         question = f"Erase {what} in {shown_place(self.url)} for good?"
-        return self.agreed or _agrees(terminal, question)
+        return self.agreed or agrees(terminal, question)
 
 
 def age(text: str) -> timedelta:
@@ -154,10 +154,16 @@ async def _agrees_to(terminal: Terminal, stores: Stores, limits: Mapping[str, An
         return True
     for line in _lines(would_go):
         terminal.notice(line)
-    return _agrees(terminal, f"Erase {counted(would_go.contexts, 'conversation')} for good?")
+    return agrees(terminal, f"Erase {counted(would_go.contexts, 'conversation')} for good?")
 
 
-def _agrees(terminal: Terminal, question: str) -> bool:
+def agrees(terminal: Terminal, question: str) -> bool:
+    """
+    True if the person at the terminal says yes.
+
+    Raises:
+        ConfigurationError: There is no person.
+    """
     if not terminal.has_person:
         raise ConfigurationError("nobody is there to agree: pass --yes to erase without a question")
     said = terminal.read_line(f"{question} [y/N] ") or ""

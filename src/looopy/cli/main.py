@@ -20,6 +20,11 @@ INTERRUPTED = 130
 _DEFAULT_CONTEXT = "chat"
 _FACTORY_HELP = "a function (context_id, stores) -> Agent; or file.py:FACTORY"
 _DB_HELP = "sqlite:///chat.db or postgresql://...; by default a file in your data folder"
+_DB_OR_SERVER_HELP = f"{_DB_HELP}; or a server: http://HOST:PORT"
+_SERVER_HELP = "http://HOST:PORT or https://HOST"
+_CALLER_HELP = (
+    "who you are on a server; by default LOOOPY_TOKEN, which other users of this machine cannot see"
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -94,7 +99,7 @@ def _add_chat(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         metavar="CONTEXT_ID",
         help=f"names the conversation, {_DEFAULT_CONTEXT!r} by default",
     )
-    chat.add_argument("--db", dest="url", metavar="URL", help=_DB_HELP)
+    _add_place(chat)
     chat.add_argument(
         "--model", metavar="NAME", help="such as openai/gpt-5-mini, ollama/llama3.2 or local"
     )
@@ -119,7 +124,7 @@ def _add_chat(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         action="store_true",
         help="continue an interrupted or failed turn first, without asking",
     )
-    chat.set_defaults(run=_command("chat", "chat"))
+    chat.set_defaults(run=_command("chat", "chat", on_server="chat"))
 
 
 def _message(text: str) -> str:
@@ -130,7 +135,8 @@ def _message(text: str) -> str:
 
 def _add_contexts(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     contexts = commands.add_parser(
-        "contexts", help="look at the conversations in a database, move or erase them"
+        "contexts",
+        help="look at the conversations in a database or on a server, speak in them, erase them",
     )
     actions = contexts.add_subparsers(metavar="ACTION", required=True)
     listing = actions.add_parser("list", help="list them, the last active first")
@@ -185,19 +191,83 @@ def _add_contexts(commands: argparse._SubParsersAction[argparse.ArgumentParser])
         help="the last message to share, where a turn ends; by default the newest",
     )
     _add_erasing(actions)
-    functions = {
-        listing: "list_contexts",
-        show: "show_context",
-        search: "search_contexts",
-        fork: "fork_context",
-    }
+    functions = {listing: "list_contexts", show: "show_context", fork: "fork_context"}
     for action, function in functions.items():
-        action.add_argument("--db", dest="url", metavar="URL", help=_DB_HELP)
+        _add_place(action)
         action.add_argument(
             "--json", dest="as_json", action="store_true", help="print one JSON object"
         )
-        action.set_defaults(run=_command("contexts", function))
+        action.set_defaults(run=_command("contexts", function, on_server="contexts"))
+    search.add_argument("--db", dest="url", metavar="URL", help=_DB_HELP)
+    search.add_argument("--json", dest="as_json", action="store_true", help="print one JSON object")
+    search.set_defaults(run=_command("contexts", "search_contexts"))
+    _add_speaking(actions)
     _add_archives(actions)
+
+
+def _add_place(action: argparse.ArgumentParser) -> None:
+    """The options of a command that works on a database, and on a server."""
+    action.add_argument("--db", "--server", dest="url", metavar="URL", help=_DB_OR_SERVER_HELP)
+    action.add_argument("--token", metavar="TOKEN", help=_CALLER_HELP)
+
+
+def _add_speaking(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """The commands that only a server has: it runs the turns."""
+    follow = actions.add_parser(
+        "follow",
+        help="print the events of one on a server as they come",
+        description="Print the events of a conversation on a server as they come, until Ctrl-C."
+        " A broken connection is made again, and no event is lost or repeated.",
+    )
+    send = actions.add_parser("send", help="send a message to one on a server, and show the turn")
+    go_on = actions.add_parser(
+        "continue", help="continue an interrupted or failed turn on a server, and show it"
+    )
+    approve = actions.add_parser("approve", help="allow a call on a server that waits for approval")
+    deny = actions.add_parser("deny", help="refuse a call on a server that waits for approval")
+    answer = actions.add_parser("answer", help="answer another question of a call on a server")
+    cancel = actions.add_parser("cancel", help="stop the running turn of one on a server")
+    table = {
+        follow: "follow_context",
+        send: "send_message",
+        go_on: "continue_turn",
+        approve: "approve_call",
+        deny: "deny_call",
+        answer: "answer_request",
+        cancel: "cancel_turn",
+    }
+    for action, function in table.items():
+        action.add_argument("context_id", metavar="CONTEXT_ID")
+        if action in (approve, deny):
+            action.add_argument(
+                "request_id", nargs="?", metavar="REQUEST_ID", help="the only one by default"
+            )
+        action.set_defaults(run=_command("contexts", function, on_server="contexts"))
+    follow.add_argument(
+        "--after", type=int, metavar="SEQ", help="begin behind this event; 0 is the beginning"
+    )
+    follow.add_argument(
+        "--until-end", action="store_true", help="leave when a turn has ended and none runs"
+    )
+    send.add_argument("message", metavar="TEXT", type=_message, help="- is all of standard input")
+    approve.add_argument("--args", metavar="JSON", help="run it with these arguments instead")
+    approve.add_argument("--note", metavar="TEXT", help="a sentence for the model")
+    deny.add_argument("--reason", metavar="TEXT", help="a sentence for the model")
+    answer.add_argument("value", metavar="VALUE", help="JSON, or text")
+    answer.add_argument("--request", dest="request_id", metavar="REQUEST_ID", help="which question")
+    for action in table:
+        action.add_argument(
+            *("--server", "--db"), dest="url", metavar="URL", required=True, help=_SERVER_HELP
+        )
+        action.add_argument("--token", metavar="TOKEN", help=_CALLER_HELP)
+        if action not in (follow, cancel):
+            action.add_argument(
+                "--no-wait", dest="wait", action="store_false", help="do not wait for the turn"
+            )
+        if action is not cancel:
+            action.add_argument(
+                "--json", dest="as_json", action="store_true", help="print JSON, an event a line"
+            )
 
 
 def _add_archives(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -275,16 +345,18 @@ def _add_erasing(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "--waiting", action="store_true", help="also those that wait for an answer of a person"
     )
     retain.add_argument("--dry-run", action="store_true", help="say what would go; erase nothing")
-    for action, function in ((delete, "delete_contexts"), (retain, "retain_contexts")):
+    for action in (delete, retain):
         action.add_argument("--keep-backups", action="store_true", help="keep the copies")
         action.add_argument(
             "--yes", dest="agreed", action="store_true", help="erase without a question"
         )
-        action.add_argument("--db", dest="url", metavar="URL", help=_DB_HELP)
         action.add_argument(
             "--json", dest="as_json", action="store_true", help="print one JSON object"
         )
-        action.set_defaults(run=_command("erasing", function))
+    _add_place(delete)
+    delete.set_defaults(run=_command("erasing", "delete_contexts", on_server="contexts"))
+    retain.add_argument("--db", dest="url", metavar="URL", help=_DB_HELP)
+    retain.set_defaults(run=_command("erasing", "retain_contexts"))
 
 
 def _late(name: str) -> Callable[[str], Any]:
@@ -426,11 +498,27 @@ def _add_db(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 # --- the commands ------------------------------------------------------------------------------
 
 
-def _command(module: str, name: str) -> Callable[..., int]:
-    """The function *name* of `looopy.cli.MODULE`, which is imported when the command runs."""
+def _command(module: str, name: str, *, on_server: str | None = None) -> Callable[..., int]:
+    """
+    The function *name* of `looopy.cli.MODULE`, which is imported when the command runs.
+
+    Args:
+        on_server: The module of `looopy.cli.remote` that has it for a server. One function may be
+            there alone.
+    """
 
     def run(**options: Any) -> int:
-        status = getattr(importlib.import_module(f"looopy.cli.{module}"), name)(**options)
+        place = module
+        if (options.get("url") or "").startswith(("http://", "https://")):
+            if on_server is None:
+                raise _configuration("this command takes a database, not a server")
+            place = f"remote.{on_server}"
+        elif "token" in options and options.pop("token") is not None:
+            raise _configuration("--token is for a server: --server http://HOST:PORT")
+        found = getattr(importlib.import_module(f"looopy.cli.{place}"), name, None)
+        if found is None:
+            raise _configuration("this command takes a server: --server http://HOST:PORT")
+        status = found(**options)
         if isinstance(status, int):
             return status
         import asyncio  # not for `looopy --help`
@@ -439,6 +527,12 @@ def _command(module: str, name: str) -> Callable[..., int]:
         return ended
 
     return run
+
+
+def _configuration(text: str) -> Exception:
+    from looopy.errors import ConfigurationError  # not for `looopy --help`
+
+    return ConfigurationError(text)
 
 
 def _version() -> int:

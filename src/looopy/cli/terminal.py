@@ -20,7 +20,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final, TextIO
 
@@ -64,6 +64,10 @@ def one_line(text: str, limit: int) -> str:
     return line[: limit - 3].rstrip() + "..."
 
 
+class NewsCame(Exception):
+    """Something is to be shown before a person is asked; nothing was typed yet."""
+
+
 class Terminal:
     """
     The streams of one run.
@@ -96,6 +100,7 @@ class Terminal:
         self._shown_at = time.monotonic()
         self._working = ""  # the line that says so, while it is on the screen
         self._kept: list[str] = []  # typed before a question that it must not answer
+        self._news: int | None = None
 
     @property
     def has_person(self) -> bool:
@@ -167,6 +172,20 @@ class Terminal:
             with self._lock:
                 self._erase()
 
+    @contextmanager
+    def interrupted_by(self, news: int) -> Iterator[None]:
+        """
+        Let a line that nobody began to type end with `NewsCame` once *news* can be read.
+
+        Args:
+            news: A file descriptor. It has no effect where no person edits lines.
+        """
+        self._news = news if os.name == "posix" else None
+        try:
+            yield
+        finally:
+            self._news = None
+
     def read_line(self, prompt: str, *, anew: bool = False) -> str | None:
         """
         Read a line from standard input, editable where it is a terminal.
@@ -180,6 +199,7 @@ class Terminal:
 
         Raises:
             KeyboardInterrupt: Ctrl-C was pressed; the line is dropped.
+            NewsCame: See `interrupted_by`.
         """
         self.fresh_line()
         if sys.stdin is None:
@@ -218,8 +238,23 @@ class Terminal:
         if typed.endswith("\n"):
             self._put(self._out, f"{prompt}{typed}", "")
             return typed.removesuffix("\n")
-        with _repeated_interrupts(), _prefilled(typed):
-            return input(prompt)
+        if self._news is None or typed:
+            with _repeated_interrupts(), _prefilled(typed):
+                return input(prompt)
+        with _by_key() as show_keys:
+            self._wait_for_key(prompt, self._news)
+            show_keys()
+            with _repeated_interrupts():
+                return input(prompt)
+
+    def _wait_for_key(self, prompt: str, news: int) -> None:
+        """Show *prompt* until a key is pressed, which stays to be read, or raise `NewsCame`."""
+        self._put(self._out, prompt, "")
+        ready, _, _ = select.select([sys.stdin, news], [], [])
+        self._out.write(f"\r{' ' * len(prompt)}\r")  # what comes now takes its place
+        self._out.flush()
+        if sys.stdin not in ready:
+            raise NewsCame
 
     def _put(self, stream: TextIO, text: str, style: str) -> None:
         with self._lock:
@@ -320,20 +355,38 @@ def _begun_line() -> str:
     """The text of a line without an end, which a terminal gives away only if asked for keys."""
     if os.name != "posix":
         return ""
+    stdin = sys.stdin.fileno()
+    typed = b""
+    with _by_key() as show_keys:
+        show_keys()
+        while select.select([stdin], [], [], 0)[0] and (piece := os.read(stdin, 4096)):
+            typed += piece
+    return typed.decode(sys.stdin.encoding, "surrogateescape")
+
+
+@contextmanager
+def _by_key() -> Iterator[Callable[[], None]]:
+    """
+    Let the terminal give each key away at once, and not show it.
+
+    Call the function that this yields to have keys shown again.
+    """
     import termios
 
     stdin = sys.stdin.fileno()
     before = termios.tcgetattr(stdin)
     by_key = termios.tcgetattr(stdin)
     by_key[3] &= ~termios.ICANON
-    typed = b""
-    termios.tcsetattr(stdin, termios.TCSANOW, by_key)
+
+    def echo(mode: int) -> None:
+        by_key[3] = (by_key[3] & ~termios.ECHO) | (mode & termios.ECHO)
+        termios.tcsetattr(stdin, termios.TCSANOW, by_key)
+
     try:
-        while select.select([stdin], [], [], 0)[0] and (piece := os.read(stdin, 4096)):
-            typed += piece
+        echo(0)
+        yield lambda: echo(before[3])
     finally:
         termios.tcsetattr(stdin, termios.TCSANOW, before)
-    return typed.decode(sys.stdin.encoding, "surrogateescape")
 
 
 @contextmanager

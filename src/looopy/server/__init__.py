@@ -13,8 +13,10 @@ process stops. The protocols are thin faces above it. The room may import every 
 - `acp/`: the Agent Client Protocol of editors. `mcp/`: agents as tools of an MCP server. `stdio`:
   lines for both. `spoken`: answers to questions in words.
 - `a2a/`: A2A, by which agents call agents.
+- `client`: a client of the HTTP API, which the command line uses.
 
-Exports: `AgentHost`, `create_app` with what it takes, and the faces. Read `host`, `feed`, `app`.
+Exports: `AgentHost`, `create_app` with what it takes, the faces, and `Client` with its errors. Read
+`host`, `feed`, `app`.
 """
 
 from __future__ import annotations
@@ -32,6 +34,9 @@ if TYPE_CHECKING:
     from looopy.server.app import create_app as create_app
     from looopy.server.auth import LocalToken as LocalToken
     from looopy.server.auth import StaticTokens as StaticTokens
+    from looopy.server.client import Client as Client
+    from looopy.server.client import RequestRefused as RequestRefused
+    from looopy.server.client import ServerUnavailable as ServerUnavailable
     from looopy.server.host import AgentHost as AgentHost
     from looopy.server.limits import Limits as Limits
     from looopy.server.mcp.routes import mcp_api as mcp_api
@@ -47,6 +52,7 @@ _export(
         ".ai_sdk.endpoints": ("ai_sdk_api",),
         ".app": ("create_app",),
         ".auth": ("LocalToken", "StaticTokens"),
+        ".client": ("Client", "RequestRefused", "ServerUnavailable"),
         ".host": ("AgentHost",),
         ".limits": ("Limits",),
         ".mcp.routes": ("mcp_api",),

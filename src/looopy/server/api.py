@@ -190,6 +190,9 @@ class _Api:
         auth = await self._site.identify(request)
         record = await self._known(request, auth)
         limit, store = self._limit(request), self._host.stores_for(auth).messages
+        if _flag(request, "newest"):
+            recent = await store.recent(record.context_id, limit=limit)
+            return JSONResponse({"items": [placed_to_json(one) for one in recent], "next": None})
         found = await store.records(
             record.context_id,
             after=_after(request),

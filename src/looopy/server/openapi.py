@@ -273,6 +273,7 @@ def description(limits: Limits) -> Json:
                 _ref("MessagePage"),
                 parameters=[
                     *by_number,
+                    _query("newest", {"type": "boolean"}, "The newest ones instead, one page."),
                     _query("include_hidden", {"type": "boolean"}, "Those too that were rewound."),
                 ],
             )

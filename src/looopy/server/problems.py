@@ -8,7 +8,6 @@ errors takes the parts of a `Problem`; `problem_response` is the form of the HTT
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -16,6 +15,7 @@ from starlette.responses import JSONResponse
 
 from looopy import errors
 from looopy.errors import LooopyError
+from looopy.server.codes import code_of
 
 _logger = logging.getLogger("looopy")
 
@@ -82,11 +82,6 @@ def problem_of(error: Exception) -> Problem:
         turn=getattr(error, "turn", None),
         headers=_LATER if status in (429, 503) else {},
     )
-
-
-def code_of(kind: type[Exception]) -> str:
-    """The name of an error in snake_case: `ContextNotFound` is `context_not_found`."""
-    return re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", kind.__name__).lower()
 
 
 def problem_json(problem: Problem) -> dict[str, Any]:

@@ -126,6 +126,24 @@ def decode_event(text: str) -> AgentEvent:
     return cast("AgentEvent", _made(kind, data, ""))
 
 
+def event_from_json(data: Mapping[str, Any]) -> AgentEvent | None:
+    """
+    The event in an object that `event_to_json` wrote, passing ones included.
+
+    A later version may have written it: a field that is unknown here is left out, and an unknown
+    type is `None`.
+
+    Raises:
+        ValueRefused: A known field has no value of its type.
+    """
+    kind: type | None = _all_kinds().get(data.get("type", ""))
+    if kind is None:
+        return None
+    known = _hints(kind)
+    given = {name: one for name, one in data.items() if name in known and one is not None}
+    return cast("AgentEvent", _made(kind, given, ""))
+
+
 def encode_record(record: Record) -> str:
     """
     The JSON text of a record.
@@ -195,12 +213,18 @@ def _write(value: Any, path: str) -> Any:
 @cache
 def _kinds() -> dict[str, type[Event]]:
     """The durable events, by type."""
-    found = [one for one in vars(events).values() if isinstance(one, type)]
     return {
-        kind.type: kind
-        for kind in found
-        if issubclass(kind, Event) and (kind.durable or kind is events.ToolExecutionStart)
+        name: kind
+        for name, kind in _all_kinds().items()
+        if kind.durable or kind is events.ToolExecutionStart
     }
+
+
+@cache
+def _all_kinds() -> dict[str, type[Event]]:
+    """All events, by type."""
+    found = [one for one in vars(events).values() if isinstance(one, type)]
+    return {kind.type: kind for kind in found if issubclass(kind, Event) and kind is not Event}
 
 
 @cache

@@ -17,6 +17,7 @@ from looopy.stores.codec import (
     encode_event,
     encode_message,
     encode_record,
+    event_from_json,
 )
 from looopy.stores.memory.stores import MemoryBackend
 from looopy.stores.records import ContextRecord, ContextState, Entry, MessageRecord, TurnRecord
@@ -34,9 +35,10 @@ from looopy.types.event import (
     ServerToolStart,
     TurnError,
     TurnStart,
+    event_to_json,
 )
 from looopy.types.message import UserMessage
-from looopy.types.state import PendingKind, PendingRequest
+from looopy.types.state import AgentStatus, PendingKind, PendingRequest
 
 AT = datetime(2026, 11, 23, 6, 30, 15, 123457, tzinfo=UTC)
 _ASKED = {"tool_name": "pay", "tool_call_id": "c1", "turn": 1, "expires_at": AT}
@@ -67,6 +69,15 @@ OTHERS = [
     TurnError(context_id="ada", timestamp=AT, code="error", text="too many"),
     ServerToolStart(context_id="ada", timestamp=AT, **SEARCH, args={"query": "x"}),
     ServerToolEnd(context_id="ada", timestamp=AT, **SEARCH, is_error=True),
+]
+PASSING = [
+    events.MessageUpdate(context_id="ada", turn=1, timestamp=AT, delta="Hel"),
+    events.MessageStart(context_id="ada", timestamp=AT, message=UserMessage("Hi.", timestamp=1)),
+    events.ToolExecutionUpdate(
+        context_id="ada", timestamp=AT, partial_result={"n": 1}, progress=0.5, **SEARCH
+    ),
+    events.StatusChange(context_id="ada", timestamp=AT, status=AgentStatus.BUSY, attempt=2),
+    events.IterationEnd(context_id="ada", timestamp=AT),
 ]
 
 
@@ -190,3 +201,11 @@ def test_moments_keep_their_zone_and_microseconds():
     made = decode_event(encode_event(TurnStart(context_id="ada", timestamp=zone)))
     assert made.timestamp == zone
     assert made.timestamp.utcoffset() == timedelta(hours=2)
+
+
+@pytest.mark.parametrize("event", [*OTHERS, *PASSING], ids=lambda event: event.type)
+def test_an_event_of_a_later_version_is_read_as_far_as_it_is_known(event):
+    """Its unknown fields are left out; an unknown type is no event."""
+    written = json.loads(json.dumps(event_to_json(event)))
+    assert event_from_json({**written, "colour": "red"}) == event
+    assert event_from_json({**written, "type": "brand_new"}) is None

@@ -23,6 +23,7 @@ from looopy.errors import (
     LooopyError,
     ValueRefused,
 )
+from looopy.server.codes import code_of
 from looopy.types.message import StopReason
 
 INVALID_REQUEST: Final = -32600
@@ -36,7 +37,7 @@ _logger = logging.getLogger("looopy")
 
 def in_its_form(error: LooopyError) -> RequestError:
     """An error of looopy as one of the protocol."""
-    data: dict[str, Any] = {"code": _code_of(type(error))}
+    data: dict[str, Any] = {"code": code_of(type(error))}
     for fact in ("path", "turn"):
         value = getattr(error, fact, None)
         if isinstance(value, (str, int)):
@@ -63,15 +64,10 @@ def _in_the_prompt(path: str) -> str:
 
 def failed_turn(turn: int, stop_reason: StopReason, error: LooopyError | None) -> RequestError:
     """A turn that failed or was interrupted: its messages are stored, and it can be continued."""
-    code = stop_reason.value if error is None else _code_of(type(error))
+    code = stop_reason.value if error is None else code_of(type(error))
     said = str(error) if error is not None else f"the turn ended: {stop_reason.value}"
     data = {"code": code, "turn": turn, "stop_reason": stop_reason.value}
     return RequestError(INTERNAL_ERROR, said, data)
-
-
-def _code_of(kind: type[Exception]) -> str:
-    """As `looopy.server.problems.code_of`, whose module needs a web framework."""
-    return re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", kind.__name__).lower()
 
 
 def answers(method: MethodT) -> MethodT:

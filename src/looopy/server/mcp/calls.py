@@ -18,9 +18,10 @@ from mcp.server.context import ServerRequestContext
 
 from looopy.agent.agent import Agent
 from looopy.errors import LooopyError, ValueRefused
+from looopy.server.codes import code_of
 from looopy.server.host import AgentHost
 from looopy.server.mcp.forms import answer_in, form_of
-from looopy.server.problems import Problem, code_of
+from looopy.server.problems import Problem
 from looopy.server.spoken import answer_in as spoken_answer
 from looopy.tools.schema import misfits
 from looopy.types.context import AuthContext

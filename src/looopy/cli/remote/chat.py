@@ -1,0 +1,426 @@
+"""
+`looopy chat` against a server: the conversation is there, and any number of terminals show it.
+
+All that happens comes as events, also the own turns: so a turn of another terminal or of a page is
+shown as it runs, and a question that somebody else answers is closed here. If the server is killed,
+the chat waits until it is back, reads on behind the last event, and continues its own turn.
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+import sys
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, Final, TypeVar
+
+from looopy.cli.asking import ask_about, is_over
+from looopy.cli.commands import Switch, command_in, run_command
+from looopy.cli.contexts import context_line
+from looopy.cli.parent import end_with_parent
+from looopy.cli.remote.connection import Away, Background, News, connect
+from looopy.cli.remote.contexts import tell_of
+from looopy.cli.remote.view import View
+from looopy.cli.render import PROMPT, show_history
+from looopy.cli.terminal import NewsCame, Terminal, edit_lines
+from looopy.errors import (
+    AgentBusy,
+    CannotContinue,
+    ConfigurationError,
+    ContextNotFound,
+    InputNotFound,
+    LooopyError,
+)
+from looopy.server.client import Client, ContextItem, MessageItem
+from looopy.stores.rows.events import pending_from_json
+from looopy.stores.rules import check_context_id
+from looopy.types.event import TurnEnd, TurnStart
+from looopy.types.message_json import message_from_json
+from looopy.types.state import Outcome, PendingKind
+
+T = TypeVar("T")
+_PAST_MESSAGES: Final = 20
+_CONTINUES: Final = 3  # how often in a row an own turn is continued without a question
+
+
+def chat(
+    *,
+    context_id: str,
+    url: str,
+    token: str | None,
+    model: str | None,
+    messages: Sequence[str],
+    as_json: bool,
+    agreed: bool,  # noqa: ARG001 - there is no download
+    with_tools: bool,
+    go_on: bool,
+) -> int:
+    """
+    Hold a conversation on a server.
+
+    Args:
+        url: The address of the server.
+        token: `None`: the one of the environment.
+        messages: The messages to send, a turn each; empty for a prompt. `-` is standard input.
+        as_json: One event a line on standard output, and nothing else.
+        go_on: Continue an interrupted or failed turn without asking.
+
+    Returns:
+        The exit status: 0, or 1 if a turn did not complete (for a person at a terminal always 0).
+
+    Raises:
+        ConfigurationError: An option is for agents of this process.
+        LooopyError: The server cannot be reached, or refuses the caller.
+    """
+    if model is not None or not with_tools:
+        raise ConfigurationError("--model and --no-tools are not for a server: it has its agents")
+    check_context_id(context_id)
+    messages = [sys.stdin.read().removesuffix("\n") if m == "-" else m for m in messages]
+    terminal = Terminal(quiet_out=as_json or bool(messages))
+    if terminal.has_person:
+        end_with_parent()
+    with Background() as background:
+        client = connect(
+            url, token, terminal, patience_s=0, on_away=lambda e: background.put(Away(e))
+        )
+        try:
+            background.start(client.contexts(limit=1)).result()
+            client.patience_s = math.inf
+            background.leave()
+            terminal.notice(f"Server: {client.url}")
+            with terminal.interrupted_by(background.bell):
+                return _hold(background, client, terminal, context_id, messages, as_json, go_on)
+        finally:
+            background.leave()
+            background.start(client.aclose()).result()
+
+
+def _hold(
+    background: Background,
+    client: Client,
+    terminal: Terminal,
+    context_id: str,
+    messages: Sequence[str],
+    as_json: bool,
+    go_on: bool,
+) -> int:
+    if terminal.has_person and not messages:
+        edit_lines()
+    first = True
+    while True:
+        terminal.notice(f"Conversation: {context_id}")
+        talk = _Talk(background, client, terminal, context_id, as_json=as_json)
+        talk.open(with_past=not messages and not as_json)
+        if first and terminal.has_person and not messages:
+            terminal.notice("Ctrl-C cancels an answer, Ctrl-D leaves, /help says more.")
+        if messages:
+            return talk.recite(messages, go_on=go_on)
+        then = talk.converse(go_on=go_on and first)
+        if not isinstance(then, Switch):
+            return then
+        context_id, first = then.context_id, False
+
+
+class _Served:
+    """The conversations of a server, for the commands of a person; see `Conversations`."""
+
+    def __init__(self, talk: _Talk, client: Client) -> None:
+        self._talk = talk
+        self._client = client
+
+    @property
+    def context_id(self) -> str:
+        """The present one."""
+        return self._talk.context_id
+
+    def newest(self, limit: int) -> list[str]:
+        """See `Conversations`."""
+        return [
+            context_line(i) for i in self._talk.call(self._client.contexts(limit=limit))["items"]
+        ]
+
+    def has(self, name: str) -> bool:
+        """See `Conversations`."""
+        check_context_id(name)
+        try:
+            self._talk.call(self._client.context(name))
+        except ContextNotFound:
+            return False
+        return True
+
+    def fork(self, name: str) -> None:
+        """See `Conversations`."""
+        check_context_id(name)
+        self._talk.call(self._client.fork(self.context_id, name))
+
+
+class _Talk:
+    """
+    One conversation on the server.
+
+    Everything is shown by the thread that asks, one after the other, in the order of the news.
+    """
+
+    def __init__(
+        self,
+        background: Background,
+        client: Client,
+        terminal: Terminal,
+        context_id: str,
+        *,
+        as_json: bool,
+    ) -> None:
+        self.context_id = context_id
+        self._background = background
+        self._client = client
+        self._terminal = terminal
+        self._as_json = as_json
+        self._view = View(terminal, as_json=as_json)
+        self._seq: int | None = None  # of the newest event that was shown; `None`: no context yet
+        self._running = False
+        self._away = False
+        self._mine = False  # the newest turn is that of this terminal
+        self._outcome: Outcome | None = None
+        self._tries = 0
+        self._declined: set[str | int] = set()  # requests and turns to be left alone
+        self._asked = ""  # the newest request that the person was shown
+        self._all_completed = True
+
+    def open(self, *, with_past: bool) -> None:
+        """Show the past, and follow the rest."""
+        self._background.leave()
+        try:
+            item = self.call(self._client.context(self.context_id))
+            past = self.call(self._past()) if with_past else []
+        except ContextNotFound:
+            return
+        position = past[-1]["position"] if past else 0
+        self._view = View(self._terminal, as_json=self._as_json, position=position)
+        if past:
+            self._terminal.line()
+            messages = [message_from_json(one["message"]) for one in past]
+            earlier = len(past) > _PAST_MESSAGES
+            show_history(self._terminal, messages[-_PAST_MESSAGES:], earlier=earlier)
+            self._terminal.line()
+        self._running = item["status"] == "busy"
+        self._follow(item["last_seq"])
+
+    async def _past(self) -> list[MessageItem]:
+        return await self._client.newest_messages(self.context_id, _PAST_MESSAGES + 1)
+
+    def recite(self, messages: Sequence[str], *, go_on: bool) -> int:
+        """Send *messages*, a turn each, until one does not complete; ask no questions."""
+        if go_on and not self._continued():
+            return 1
+        return 0 if all(self._say(message) and self._ended() for message in messages) else 1
+
+    def converse(self, *, go_on: bool) -> int | Switch:
+        """Ask for messages until there are no more, or until the person goes elsewhere."""
+        terminal = self._terminal
+        if go_on:
+            self._continued()
+        interrupted = False
+        while True:
+            try:
+                if interrupted:
+                    terminal.notice("(Ctrl-D leaves)")
+                    interrupted = False
+                if (item := self._settled()) is not None and self._goes_on(item):
+                    continue
+                said = terminal.read_line(PROMPT)
+                if said is None:
+                    return 0 if terminal.has_person or self._all_completed else 1
+                if command := command_in(said, by_hand=terminal.has_person):
+                    then = run_command(command, _Served(self, self._client), terminal)
+                    if then is not None:
+                        return then if isinstance(then, Switch) else 0
+                elif said.strip():
+                    self._say(said)
+            except NewsCame:
+                continue
+            except KeyboardInterrupt:
+                if not terminal.has_person:
+                    raise
+                interrupted = True
+
+    # --- news ----------------------------------------------------------------------------------
+
+    def call(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of *work*; shows meanwhile whatever comes."""
+        future = self._background.start(work)
+        try:
+            while not future.done():
+                self._show(self._background.take())
+        except BaseException:
+            future.cancel()
+            raise
+        return future.result()
+
+    def _follow(self, after: int) -> None:
+        self._seq = after
+        self._background.follow(self._client, self.context_id, after)
+
+    def _settled(self) -> ContextItem | None:
+        """Show all that happens until no turn runs; the context then, `None` if there is none."""
+        with self._terminal.working("working"), self._interrupts_cancel():
+            while True:
+                while self._running or not self._background.news.empty():
+                    self._show(self._background.take())
+                if self._seq is None:
+                    return None
+                item = self.call(self._client.context(self.context_id))
+                if self._running or not self._background.news.empty():
+                    continue
+                if item["status"] != "busy" and item["last_seq"] <= self._seq:
+                    return item
+                self._show(self._background.take())  # more is on its way
+
+    def _show(self, one: News) -> None:
+        match one:
+            case None:
+                return
+            case Away():
+                self._away = one.error is not None
+                tell_of(self._terminal, one)
+                return
+            case LooopyError():
+                raise one
+            case _:
+                self._view.show(one)
+        if one.path:
+            return
+        if one.seq is not None:
+            self._seq = one.seq
+        if isinstance(one, TurnStart):
+            self._running = True
+        elif isinstance(one, TurnEnd):
+            self._running, self._outcome = False, one.outcome
+            if one.outcome is not Outcome.INTERRUPTED:
+                self._mine, self._tries = False, 0
+
+    # --- turns ---------------------------------------------------------------------------------
+
+    def _say(self, text: str) -> bool:
+        """Send a message; false if the server refused it, and said why."""
+        self._view.typed(text)
+        if self._begin(text):
+            return True
+        self._view.not_sent(text)
+        self._all_completed = False
+        return False
+
+    def _begin(
+        self, text: str | None, inputs: Mapping[str, Any] | None = None, key: str | None = None
+    ) -> bool:
+        """Begin a turn; false if the server refused it."""
+        begin = self._client.begin_turn
+        try:
+            with self._terminal.working("sending"), self._interrupts_cancel():
+                self.call(begin(self.context_id, text, inputs=inputs, idempotency_key=key))
+        except (InputNotFound, CannotContinue, AgentBusy) as error:
+            if text is None:  # somebody else was first
+                self._terminal.notice(f"[{error}]")
+            else:
+                self._terminal.error(str(error))
+            return False
+        except LooopyError as error:
+            self._terminal.error(str(error))
+            return False
+        self._mine = True
+        if self._seq is None:
+            self._follow(0)
+            self._running = True
+        return True
+
+    def _ended(self) -> bool:
+        """Show a turn to its end, through interruptions; true if it completed."""
+        while (item := self._settled()) is not None and self._continues(item):
+            pass
+        completed = self._outcome is Outcome.COMPLETED
+        self._all_completed = self._all_completed and completed
+        return completed
+
+    def _continued(self) -> bool:
+        """Continue what stopped; true also when there is nothing to continue."""
+        item = self._settled()
+        if item is None or (item["interrupted_turn"] is None and item["status"] != "failed"):
+            self._terminal.notice("There is no interrupted turn to continue.")
+            return True
+        return self._begin(None) and self._ended()
+
+    def _goes_on(self, item: ContextItem) -> bool:
+        """True if a turn was begun, because one was interrupted or waits for an answer."""
+        return self._continues(item) or self._offers(item) or self._asks(item)
+
+    def _continues(self, item: ContextItem) -> bool:
+        """Continue an own turn whose process died, a few times; all terminals send one key."""
+        turn = item["interrupted_turn"]
+        if turn is None or not self._mine or self._tries >= _CONTINUES:
+            return False
+        self._tries += 1
+        return self._begin(None, key=f"continue-{turn}")
+
+    def _offers(self, item: ContextItem) -> bool:
+        turn = item["interrupted_turn"]
+        if turn is None or turn in self._declined or not self._terminal.has_person:
+            return False
+        self._terminal.notice(f"Turn {turn} was interrupted.")
+        try:
+            answer = self._terminal.read_line("Continue it? [Y/n] ")
+        except KeyboardInterrupt:
+            answer = None
+        if answer is not None and answer.strip().lower() in ("", "y", "yes"):
+            return self._begin(None, key=f"continue-{turn}")
+        self._declined.add(turn)
+        if answer is not None and answer.strip().lower() not in ("n", "no"):
+            return self._say(answer)  # neither yes nor no is the next thing to say
+        return False
+
+    def _asks(self, item: ContextItem) -> bool:
+        """Ask about each call that waits for it; an unanswered one keeps waiting."""
+        inputs: dict[str, Any] = {}
+        expired = False
+        for request in map(pending_from_json, item["pending"]):
+            if request.request_id in self._declined:
+                continue
+            if request.kind is PendingKind.APPROVAL and is_over(request):
+                self._terminal.notice(f"Nobody allowed {request.tool_name} in time.")
+                expired = True  # the turn tells the model
+                continue
+            again, self._asked = self._asked == request.request_id, request.request_id
+            decision = ask_about(self._terminal, request, again=again)
+            if decision is None:
+                self._declined.add(request.request_id)
+                self._terminal.notice("It keeps waiting; any other message drops it.")
+                break
+            inputs[request.request_id] = decision
+        return bool(inputs or expired) and self._begin(None, inputs)
+
+    @contextmanager
+    def _interrupts_cancel(self) -> Iterator[None]:
+        """
+        Let Ctrl-C cancel the running turn.
+
+        A second one leaves the turn alone, as does the first while the server is away.
+        """
+        pressed = False
+
+        def press(*_: object) -> None:
+            nonlocal pressed
+            if pressed or self._away or not self._running:
+                raise KeyboardInterrupt
+            pressed = True
+            self._background.start(_quietly(self._client.cancel(self.context_id)))
+
+        before: Callable[..., Any] | int | None = signal.signal(signal.SIGINT, press)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+
+async def _quietly(work: Coroutine[Any, Any, None]) -> None:
+    """Do *work*; if the server refuses it, the turn has ended."""
+    with suppress(LooopyError):
+        await work

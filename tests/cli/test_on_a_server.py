@@ -1,0 +1,213 @@
+"""`looopy contexts` and `looopy chat` as clients of a server that is a process, and is killed."""
+
+import io
+import json
+
+from tests.cli.test_serve import TOKEN, serving
+
+from looopy.cli.main import main
+from looopy.cli.remote.connection import token_for
+from looopy.cli.remote.view import View
+from looopy.cli.terminal import Terminal
+from looopy.types.event import (
+    ApprovalDecided,
+    MessageEnd,
+    MessageStart,
+    MessageUpdate,
+    TurnEnd,
+    TurnStart,
+)
+from looopy.types.message import AssistantMessage, StopReason, UserMessage
+from looopy.types.state import Outcome
+
+APP = """
+import asyncio
+from pathlib import Path
+
+from looopy import Agent, tool
+from looopy.testing import ScriptedProvider, text, tool_call
+
+
+@tool(effects="idempotent")
+async def wait() -> str:
+    while not Path("go").exists():
+        await asyncio.sleep(0.01)
+    return "waited"
+
+
+@tool(needs_approval=True)
+def pay() -> str:
+    return "paid"
+
+
+def obey(request):
+    said = request.messages[-1]
+    if said.role == "toolResult":
+        return text("It says: " + " ".join(said.text.split()))
+    return tool_call(said.text) if said.text in ("wait", "pay") else text(f"You said: {said.text}")
+
+
+def build(context_id, stores):
+    return Agent(context_id, llm_provider=ScriptedProvider(obey), tools=[wait, pay], stores=stores)
+"""
+C = {"context_id": "c", "turn": 1}
+
+
+def shown(*events, typed=(), position=0):
+    """The text of these events on a terminal."""
+    out = io.StringIO()
+    view = View(Terminal(out=out, err=out), position=position)
+    for text in typed:
+        view.typed(text)
+    for event in events:
+        view.show(event)
+    return out.getvalue()
+
+
+def starts():
+    """The start of an answer."""
+    return MessageStart(message=AssistantMessage(""), **C)
+
+
+def grows(*deltas):
+    """Its pieces."""
+    return [MessageUpdate(delta=delta, **C) for delta in deltas]
+
+
+def ends(text, position=2):
+    """Its end."""
+    return MessageEnd(message=AssistantMessage(text), position=position, **C)
+
+
+def test_an_answer_that_is_told_again_is_printed_once():
+    """Only its rest is printed, wherever the connection was cut; another answer begins a line."""
+    begun = [starts(), *grows("One, ", "two")]
+    assert shown(
+        *begun, starts(), *grows("One, two, "), *grows("three"), ends("One, two, three")
+    ) == ("One, two, three\n")
+    assert shown(*begun, ends("One, two, three")) == "One, two, three\n"
+    assert shown(*begun, starts(), *grows("On", "e, two, three"), ends("One, two, three")) == (
+        "One, two, three\n"
+    )
+    other = shown(*begun, starts(), *grows("Uno"), ends("Uno"))
+    assert other == "One, two\n[the answer begins again]\nUno\n"
+    cut = TurnEnd(outcome=Outcome.INTERRUPTED, stop_reason=StopReason.ABORTED, **C)
+    again = shown(*begun, cut, TurnStart(**C), ends("One, two"))
+    assert again == "One, two\n[turn 1 was interrupted]\nOne, two\n"
+
+
+def test_messages_and_decisions_of_others_are_shown_and_obeyed_by_no_terminal():
+    """Own messages and old ones are on the screen already."""
+    said = MessageEnd(message=UserMessage("\x1b[2Jhi"), position=1, **C)
+    assert shown(said) == "> \u241b[2Jhi\n"
+    assert shown(said, typed=["\x1b[2Jhi"]) == shown(said, position=1) == ""
+    assert shown(ends("Old."), position=2) == ""
+    decided = ApprovalDecided(
+        request_id="r",
+        tool_call_id="c",
+        tool_name="pay",
+        decision="denied",
+        actor_id="ben\x07",
+        text="no\nway \u202e",
+        **C,
+    )
+    assert shown(decided) == "[pay was denied by ben\u2407: no way \ufffd]\n"
+
+
+def test_a_token_of_this_machine_stays_on_it():
+    """The option wins over `LOOOPY_TOKEN`; that of `looopy serve` is for loopback alone."""
+    local = {"LOOOPY_UI_TOKEN": "ui"}
+    assert token_for("http://127.0.0.1:1", None, local) == "ui"
+    assert token_for("https://example.org", None, local) is None
+    assert token_for("https://example.org", None, {**local, "LOOOPY_TOKEN": "mine"}) == "mine"
+    assert token_for("http://[::1]:1", "given", {"LOOOPY_TOKEN": "mine"}) == "given"
+
+
+def test_contexts_of_a_server_are_used_from_the_command_line(tmp_path, capsys, monkeypatch):
+    """Each command against one server: its output, and its exit status."""
+    monkeypatch.setenv("LOOOPY_TOKEN", TOKEN)
+
+    def run(*command, status=0):
+        assert main(["contexts", *command, "--server", str(client.base_url)]) == status
+        return capsys.readouterr()
+
+    with serving(tmp_path, app=APP) as (_, client):
+        assert "no conversations of yours" in run("list").err
+        assert run("send", "trip", "Hi \x1b[31m").out == "You said: Hi \u241b[31m\n"
+        assert "pay {} waits for an answer: " in run("send", "trip", "pay", status=1).err
+        assert run("show", "trip").out.splitlines()[1].startswith("pay waits for an answer: ")
+        assert "'other'" in run("approve", "trip", "other", status=1).err
+        approved = run("approve", "trip", "--note", "fine").out
+        assert approved.splitlines()[-1] == "It says: The user's note: fine paid"
+        assert "nothing waits" in run("deny", "trip", status=1).err
+        lines = run("follow", "trip", "--after", "0", "--until-end", "--json").out.splitlines()
+        places = [event["seq"] for event in map(json.loads, lines) if event.get("seq")]
+        assert places == list(range(1, len(places) + 1))
+        followed = run("follow", "trip", "--after", "0", "--until-end").out
+        assert "> pay\n" in followed
+        assert "[pay was approved by local: fine]\n" in followed
+        assert run("send", "trip", "wait", "--no-wait").out == "turn 4\n"
+        assert run("cancel", "trip").out == ""
+        assert "was cancelled" in run("follow", "trip", "--after", "20", "--until-end").out
+        assert run("fork", "trip", "copy").out.startswith("copy  ready")
+        listed = json.loads(run("list", "--json", "--limit", "1").out)
+        assert [item["context_id"] for item in listed["items"]] == ["copy"]
+        assert json.loads(run("show", "copy", "--json").out)["messages"][0]["position"] == 1
+        gone = run("delete", "copy", "nowhere", "--yes", status=1)
+        assert (gone.out, "no conversation 'nowhere'" in gone.err) == ("erased copy\n", True)
+        assert run("list").out.split()[0] == "trip"
+        assert "valid credentials" in run("list", "--token", "w" * 20, status=1).err
+        assert "for a database" in run("list", "--owner", "ada", status=2).err
+    assert "does not answer" in run("list", status=1).err
+    assert main(["contexts", "search", "word", "--db", "http://localhost:1"]) == 2
+    assert main(["contexts", "cancel", "trip", "--server", "sqlite:///app.db"]) == 2
+    assert main(["chat", "--model", "local", "--server", "http://localhost:1"]) == 2
+    said = capsys.readouterr()
+    assert said.err.count("error: ") == 3
+    assert TOKEN not in said.err + said.out
+
+
+async def test_two_terminals_on_a_conversation_outlive_their_server(looopy, tmp_path):
+    """Both show each turn; a question that one answers closes in the other; a kill ends neither."""
+    looopy.env["LOOOPY_TOKEN"] = TOKEN
+    with serving(tmp_path, app=APP) as (server, client):
+        command = ("chat", "trip", "--server", str(client.base_url))
+        client.post("/contexts/trip/turns", json={"message": "Hello!"})
+        one, other = [await looopy.at_terminal(*command) for _ in range(2)]
+        for terminal in (one, other):
+            await terminal.see("You said: Hello!")
+            await terminal.see("> ")
+        one.press("pay\n")
+        await other.see("> pay")
+        await other.see("Allow it? [y/n] ")
+        await one.see("Allow it? [y/n] ")
+        other.press("y\n")
+        for terminal in (one, other):
+            await terminal.see("[pay was approved by local]")
+            await terminal.see("It says: paid")
+            await terminal.see("> ")
+        one.press("wait\n")
+        for terminal in (one, other):
+            await terminal.see("[wait ...")
+        server.kill()
+        for terminal in (one, other):
+            await terminal.see("[the server does not answer; trying again]")
+        port = str(client.base_url.port)
+    (tmp_path / "go").touch()
+    with serving(tmp_path, "--port", port, app=APP):
+        for terminal in (one, other):
+            await terminal.see("[the server is back]")
+            await terminal.see("[turn 4 was interrupted]")
+            await terminal.see("It says: waited")
+            await terminal.see("> ")
+        other.press("/new else\n")
+        await other.see("Conversation: else")
+        other.press("so\n")
+        await other.see("You said: so")
+        other.press("/fork copy\n")
+        await other.see("Conversation: copy")
+        other.press("/list\n")
+        await other.see("trip  ready  5 turns")
+        for terminal in (one, other):
+            terminal.press("/exit\n")
+            assert await terminal.status() == 0
