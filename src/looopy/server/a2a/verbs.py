@@ -49,7 +49,7 @@ from looopy.server.a2a.calls import Call
 from looopy.server.a2a.following import Update, ended, updates
 from looopy.server.a2a.push.verbs import PushVerbs
 from looopy.server.a2a.tasks import Chain, TaskReader, place_of
-from looopy.server.problems import code_of
+from looopy.server.codes import code_of
 from looopy.server.site import Site
 from looopy.stores.rules import check_context_id
 from looopy.types.message import UserMessage
