@@ -21,12 +21,22 @@ from starlette.routing import BaseRoute, Route
 from looopy.errors import ValueRefused
 from looopy.loop.incoming import as_user_message
 from looopy.server.body import check_fields
-from looopy.server.compact import compacted
-from looopy.server.items import artifact_to_json, context_to_json, placed_to_json, turn_to_json
+from looopy.server.clip import LEAST, clip
+from looopy.server.compact import CHOICES, compacted
+from looopy.server.items import (
+    artifact_to_json,
+    context_to_json,
+    hit_to_json,
+    lease_to_json,
+    placed_to_json,
+    turn_to_json,
+)
 from looopy.server.problems import Problem
 from looopy.server.site import Site
 from looopy.server.sse import EventStream, Frames, framed, place_of
-from looopy.stores.records import ContextRecord
+from looopy.server.timeline import timeline
+from looopy.stores.base import MessageStore
+from looopy.stores.records import ContextRecord, MessageRecord
 from looopy.stores.rules import check_idempotency_key, no_context
 from looopy.types.context import AuthContext
 from looopy.types.event import AgentEvent, event_to_json
@@ -34,6 +44,7 @@ from looopy.types.message import UserMessage
 from looopy.types.message_json import message_from_json
 
 _PAGE = 50
+_TITLE_CHARS = 80
 # Types that a browser shows without running anything in them.
 _SHOWN: Final = frozenset(
     {"text/plain", "text/csv", "application/json", "image/png", "image/jpeg", "image/gif"}
@@ -141,6 +152,13 @@ class _Api:
             event = await agent.rewind(to)
         return JSONResponse({"event": event_to_json(event)})
 
+    async def undo_rewind(self, request: Request) -> Response:
+        """Show again what the newest rewind hid: `POST /contexts/{id}/undo-rewind`."""
+        auth, _ = await self._asked(request, ())
+        async with self._host.agent(_name(request), auth, create=False) as agent:
+            event = await agent.undo_rewind()
+        return JSONResponse({"event": event_to_json(event)})
+
     async def compact(self, request: Request) -> Response:
         """Have the model summarise the older part: `POST /contexts/{id}/compact`."""
         auth, body = await self._asked(request, ("keep_turns",))
@@ -178,7 +196,25 @@ class _Api:
             after=query.get("after"),
             limit=self._limit(request),
         )
-        return JSONResponse({"items": [_item(one) for one in page.items], "next": page.next})
+        items = [_item(one) for one in page.items]
+        if _flag(request, "title"):
+            store = self._host.stores_for(auth).messages
+            for item in items:
+                item["title"] = await _title(store, item["context_id"])
+        return JSONResponse({"items": items, "next": page.next})
+
+    async def search(self, request: Request) -> Response:
+        """Search the messages of the caller's contexts: `GET /search`."""
+        auth = await self._site.identify(request)
+        query = request.query_params
+        page = await self._host.stores_for(auth).contexts.search(
+            query.get("query", ""),
+            context_id=query.get("context_id"),
+            owner=auth.actor_id,
+            after=query.get("after"),
+            limit=self._limit(request),
+        )
+        return JSONResponse({"items": [hit_to_json(one) for one in page.items], "next": page.next})
 
     async def context(self, request: Request) -> Response:
         """Describe a context: `GET /contexts/{id}`."""
@@ -190,16 +226,36 @@ class _Api:
         auth = await self._site.identify(request)
         record = await self._known(request, auth)
         limit, store = self._limit(request), self._host.stores_for(auth).messages
+        most, hidden = _clip(request), _flag(request, "include_hidden")
         if _flag(request, "newest"):
             recent = await store.recent(record.context_id, limit=limit)
-            return JSONResponse({"items": [placed_to_json(one) for one in recent], "next": None})
+            return JSONResponse({"items": [_placed(one, most) for one in recent], "next": None})
+        before = request.query_params.get("before")
+        if before is not None:
+            below = min(_whole(before, "/before"), record.last_position + 1)
+            found, following = await _below(store, record.context_id, below, limit, hidden=hidden)
+            items = [_placed(one, most) for one in found]
+            return JSONResponse({"items": items, "next": following})
         found = await store.records(
             record.context_id,
             after=_after(request),
             limit=limit + 1,
-            include_hidden=_flag(request, "include_hidden"),
+            include_hidden=hidden,
         )
-        return _page([placed_to_json(one) for one in found], limit, "position")
+        return _page([_placed(one, most) for one in found], limit, "position")
+
+    async def message(self, request: Request) -> Response:
+        """One message, whole: `GET /contexts/{id}/messages/{position}`."""
+        auth = await self._site.identify(request)
+        record = await self._known(request, auth)
+        place = _whole(request.path_params["position"], "/position")
+        found = await self._host.stores_for(auth).messages.records(
+            record.context_id, after=max(0, place - 1), limit=1, include_hidden=True
+        )
+        if not found or found[0].position != place:
+            text = f"there is no message at position {place}"
+            raise Problem(text, status=404, code="message_not_found")
+        return JSONResponse(placed_to_json(found[0]))
 
     async def turns(self, request: Request) -> Response:
         """List the turns: `GET /contexts/{id}/turns`."""
@@ -208,6 +264,14 @@ class _Api:
         limit, journal = self._limit(request), self._host.stores_for(auth).journal
         found = await journal.turns(record.context_id, after=_after(request), limit=limit + 1)
         return _page([turn_to_json(one) for one in found], limit, "turn")
+
+    async def timeline(self, request: Request) -> Response:
+        """A turn on an axis of time: `GET /contexts/{id}/turns/{turn}/timeline`."""
+        auth = await self._site.identify(request)
+        record = await self._known(request, auth)
+        turn = _whole(request.path_params["turn"], "/turn")
+        stores = self._host.stores_for(auth)
+        return JSONResponse(await timeline(stores, record.context_id, turn))
 
     async def artifacts(self, request: Request) -> Response:
         """List the newest version of each artifact: `GET /contexts/{id}/artifacts`."""
@@ -279,7 +343,12 @@ class _Api:
         asked = request.query_params.get("format", "full")
         if asked not in ("full", "compact"):
             raise _invalid("/format", "must be full or compact")
-        return compacted if asked == "compact" else partial(framed, frames=self._frames)
+        include, most = request.query_params.getlist("include"), _clip(request)
+        if not CHOICES.issuperset(include):
+            raise _invalid("/include", f"must be one of {', '.join(sorted(CHOICES))}")
+        if asked == "compact":
+            return partial(compacted, include=frozenset(include), clip_to=most)
+        return partial(framed, frames=self._frames)
 
     def _limit(self, request: Request) -> int:
         asked = request.query_params.get("limit")
@@ -297,11 +366,14 @@ def routes(site: Site) -> Sequence[BaseRoute]:
     one = "/contexts/{context_id}"
     table: list[tuple[str, str, Callable[[Request], Awaitable[Response]]]] = [
         ("GET", "/contexts", api.contexts),
+        ("GET", "/search", api.search),
         ("GET", one, api.context),
         ("DELETE", one, api.delete),
         ("GET", f"{one}/events", api.events),
         ("GET", f"{one}/messages", api.messages),
+        ("GET", f"{one}/messages/{{position}}", api.message),
         ("GET", f"{one}/turns", api.turns),
+        ("GET", f"{one}/turns/{{turn}}/timeline", api.timeline),
         ("POST", f"{one}/turns", api.begin_turn),
         ("GET", f"{one}/artifacts", api.artifacts),
         ("GET", f"{one}/artifacts/{{artifact_id:path}}", api.artifact),
@@ -310,6 +382,7 @@ def routes(site: Site) -> Sequence[BaseRoute]:
         ("POST", f"{one}/cancel", api.cancel),
         ("POST", f"{one}/fork", api.fork),
         ("POST", f"{one}/rewind", api.rewind),
+        ("POST", f"{one}/undo-rewind", api.undo_rewind),
         ("POST", f"{one}/compact", api.compact),
     ]
     return [Route(path, handler, methods=[method]) for method, path, handler in table]
@@ -317,8 +390,46 @@ def routes(site: Site) -> Sequence[BaseRoute]:
 
 def _item(record: ContextRecord) -> dict[str, Any]:
     """A context, with the `seq` from which a client that has read it follows its events."""
-    more = {"tags": list(record.tags), "last_seq": record.last_seq}
+    more = {
+        "tags": list(record.tags),
+        "last_seq": record.last_seq,
+        "last_position": record.last_position,
+        "lease": lease_to_json(record),
+    }
     return {**context_to_json(record), **more}
+
+
+async def _title(store: MessageStore, context_id: str) -> str | None:
+    """The beginning of the first message that has text, on one line."""
+    for message in await store.list(context_id, limit=1):
+        text = message.text[: _TITLE_CHARS * 4] if isinstance(message, UserMessage) else ""
+        words = " ".join(text.split())
+        return words if len(words) <= _TITLE_CHARS else f"{words[: _TITLE_CHARS - 1]}…"
+    return None
+
+
+async def _below(
+    store: MessageStore, context_id: str, below: int, limit: int, *, hidden: bool
+) -> tuple[list[MessageRecord], int | None]:
+    """The newest *limit* messages below a position, and the position for the page before them."""
+    found: list[MessageRecord] = []
+    while below > 1 and len(found) < limit:
+        after = max(0, below - 1 - (limit - len(found)))
+        page = await store.records(
+            context_id, after=after, limit=below - 1 - after, include_hidden=hidden
+        )
+        found = [one for one in page if one.position < below] + found
+        below = after + 1
+    return found, below if below > 1 else None
+
+
+def _placed(record: MessageRecord, most: int | None) -> dict[str, Any]:
+    """A message with its place; with *most*, its long texts are cut."""
+    said = placed_to_json(record)
+    if most is not None:
+        said["message"], cut = clip(said["message"], most)
+        said |= {"clipped": cut} if cut else {}
+    return said
 
 
 def _accepted(record: ContextRecord) -> Response:
@@ -362,6 +473,16 @@ def _whole(text: str, path: str) -> int:
 def _after(request: Request) -> int:
     asked = request.query_params.get("after")
     return 0 if asked is None else _whole(asked, "/after")
+
+
+def _clip(request: Request) -> int | None:
+    asked = request.query_params.get("clip")
+    if asked is None:
+        return None
+    most = _whole(asked, "/clip")
+    if most < LEAST:
+        raise _invalid("/clip", f"must be a number from {LEAST}")
+    return most
 
 
 def _flag(request: Request, name: str) -> bool:

@@ -5,17 +5,19 @@ The full format has every event as a subscriber sees it, so the result of a tool
 five of them. Here each message crosses once, in its `message_end`. Other events say what happened,
 without what their messages say. Text that is being written is a frame without a name, whose data is
 a JSON string. Neighbouring pieces are joined while they wait: until their frame takes at most twice
-the bytes of their text, if the model does not take too long over it.
+the bytes of their text, if the model does not take too long over it. Retries, reports of tools and
+thinking come to clients that `include` them.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Collection
 from contextlib import aclosing
 from typing import Any, Final
 
 from looopy.errors import LooopyError
+from looopy.server.clip import clip
 from looopy.server.problems import problem_json, problem_of
 from looopy.server.sse import frame, json_text
 from looopy.types.event import AgentEvent, MessageUpdate, event_to_json
@@ -24,6 +26,8 @@ from looopy.types.message import AssistantMessage
 _LEFT_OUT: Final = frozenset(
     {"iteration_start", "iteration_end", "usage", "tool_execution_update", "status_change"}
 )
+CHOICES: Final = frozenset({"status_change", "thinking", "tool_execution_update"})
+"""Names that `?include=` takes: events that are left out otherwise, and thinking as it grows."""
 _UNSAID: Final = frozenset({"type", "context_id", "iteration", "timestamp", "seq"})
 _REPEATED: Final[dict[str, frozenset[str]]] = {
     "turn_start": frozenset({"user_message"}),
@@ -37,21 +41,32 @@ _DEAR_WAIT_S = 0.24  # how long they wait if their frame takes more than twice t
 _FRAME_BYTES = len(b'data:""\n\n')
 
 
-def compact_json(event: AgentEvent) -> dict[str, Any] | None:
-    """The event without what another one says, and without empty fields; `None` to leave it out."""
-    if event.type in _LEFT_OUT:
+def compact_json(
+    event: AgentEvent, include: Collection[str] = (), clip_to: int | None = None
+) -> dict[str, Any] | None:
+    """
+    The event without what another one says, and without empty fields; `None` to leave it out.
+
+    Args:
+        include: Types of events that come although clients mostly do without.
+        clip_to: Cut longer texts; `clipped` has their whole lengths.
+    """
+    if event.type in _LEFT_OUT and event.type not in include:
         return None
     if event.type == "message_start" and not isinstance(event.message, AssistantMessage):
         return None
     dropped = _UNSAID | _REPEATED.get(event.type, frozenset())
     if event.type == "tool_execution_start" and not event.edited:
         dropped |= {"args"}  # those of the call
-    said = event_to_json(event)
-    return {
+    said = {
         name: value
-        for name, value in said.items()
+        for name, value in event_to_json(event).items()
         if name not in dropped and value not in (None, [], {}, "")
     }
+    if clip_to is not None:
+        said, cut = clip(said, clip_to)
+        said |= {"clipped": cut} if cut else {}
+    return said
 
 
 class _Text:
@@ -59,6 +74,7 @@ class _Text:
 
     def __init__(self) -> None:
         self.path: tuple[str, ...] = ()
+        self._thinking = False
         self._since = 0.0
         self._pieces: list[str] = []
         self._size = 0
@@ -77,11 +93,13 @@ class _Text:
 
     def takes(self, event: MessageUpdate) -> bool:
         """True if *event* continues it."""
-        return not self._pieces or self.path == tuple(event.path)
+        same = self.path == tuple(event.path) and self._thinking == (not event.delta)
+        return not self._pieces or same
 
-    def add(self, event: MessageUpdate) -> None:
-        text = event.delta
+    def add(self, event: MessageUpdate, text: str) -> None:
+        """Add *text*, which is what *event* shows."""
         if not self._pieces:
+            self._thinking = not event.delta
             self.path, self._since = tuple(event.path), asyncio.get_running_loop().time()
             self._spare = -_FRAME_BYTES
             if self.path:
@@ -96,11 +114,31 @@ class _Text:
         self._pieces.clear()
         self._size = 0
         said = [*self.path, text] if self.path else text  # the path of an agent at work for a call
+        if self._thinking:
+            return frame("thinking", said)
         return f"data:{json_text(said)}\n\n".encode()
 
 
-async def compacted(events: AsyncGenerator[AgentEvent, None]) -> AsyncGenerator[bytes, None]:
-    """The frames of *events*; an error ends them with a frame `problem`, as in the full format."""
+def _piece(event: MessageUpdate, *, thinking: bool) -> str:
+    """The text of a delta that is shown; empty for any other piece."""
+    said = event.event
+    if event.delta or not thinking or said is None or said.type != "thinking_delta":
+        return event.delta
+    return said.delta
+
+
+async def compacted(
+    events: AsyncGenerator[AgentEvent, None],
+    include: Collection[str] = (),
+    clip_to: int | None = None,
+) -> AsyncGenerator[bytes, None]:
+    """
+    The frames of *events*; an error ends them with a frame `problem`, as in the full format.
+
+    Args:
+        include: Some of `CHOICES`.
+        clip_to: Cut longer texts of events.
+    """
     text = _Text()
     try:
         async with aclosing(events):
@@ -114,14 +152,15 @@ async def compacted(events: AsyncGenerator[AgentEvent, None]) -> AsyncGenerator[
                         break
                     following = asyncio.ensure_future(anext(events, None))
                     if isinstance(event, MessageUpdate):
-                        if text and not text.takes(event):
-                            yield text.frame()
-                        if event.delta:
-                            text.add(event)
+                        piece = _piece(event, thinking="thinking" in include)
+                        if piece:
+                            if text and not text.takes(event):
+                                yield text.frame()
+                            text.add(event, piece)
                         if text and not text.left_s:
                             yield text.frame()
                         continue
-                    if (said := compact_json(event)) is None:
+                    if (said := compact_json(event, include, clip_to)) is None:
                         continue
                     if text:
                         yield text.frame()

@@ -7,7 +7,9 @@ from __future__ import annotations
 from typing import Any
 
 from looopy.agent.lease import seems_left
+from looopy.stores.owner import is_here, process_of
 from looopy.stores.records import ContextRecord, MessageRecord, TurnRecord
+from looopy.stores.search import SearchHit
 from looopy.types.artifact import Artifact
 from looopy.types.message_json import message_to_json, usage_to_json
 from looopy.types.state import AgentStatus, pending_to_json
@@ -39,6 +41,31 @@ def context_to_json(record: ContextRecord) -> dict[str, Any]:
         "last_activity": record.last_activity.isoformat(),
         "usage": usage_to_json(record.state.usage),
         "metadata": dict(record.metadata),
+    }
+
+
+def lease_to_json(record: ContextRecord) -> dict[str, Any] | None:
+    """The process that holds the context for its running turn; `None` if no process does."""
+    if record.holder is None or record.open_turn is None:
+        return None
+    return {
+        "turn": record.open_turn.turn,
+        "process": process_of(record.holder),
+        "here": is_here(record.holder),
+        "live": not seems_left(record),
+        "cancelling": record.inbox.cancel_turn == record.open_turn.turn,
+    }
+
+
+def hit_to_json(hit: SearchHit) -> dict[str, Any]:
+    """A message that a search found."""
+    return {
+        "context_id": hit.context_id,
+        "position": hit.position,
+        "turn": hit.turn,
+        "role": hit.role,
+        "snippet": hit.snippet,
+        "matches": [list(match) for match in hit.matches],
     }
 
 

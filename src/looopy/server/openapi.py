@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
 
 import looopy
+from looopy.server.clip import LEAST
+from looopy.server.compact import CHOICES
 from looopy.server.limits import Limits
 from looopy.types.artifact import ArtifactKind, ArtifactStatus
 from looopy.types.message import StopReason
@@ -111,6 +113,73 @@ def _schemas(limits: Limits) -> Json:
                 "metadata": _OBJECT,
                 "tags": {"type": "array", "items": _TEXT},
                 "last_seq": _NUMBER,
+                "last_position": _NUMBER,
+                "lease": _maybe(_ref("Lease")),
+            }
+        ),
+        "Lease": _open(
+            {
+                "turn": _NUMBER,
+                "process": _maybe(_NUMBER),
+                "here": {"type": "boolean", "description": "The process that answers holds it."},
+                "live": {"type": "boolean"},
+                "cancelling": {"type": "boolean"},
+            }
+        ),
+        "Hit": _open(
+            {
+                "context_id": _CONTEXT_ID,
+                "position": _NUMBER,
+                "turn": _NUMBER,
+                "role": _TEXT,
+                "snippet": _TEXT,
+                "matches": {
+                    "type": "array",
+                    "items": {"type": "array", "prefixItems": [_NUMBER, _NUMBER]},
+                    "description": "Beginning and end of each match in the snippet.",
+                },
+            }
+        ),
+        "Span": _open(
+            {
+                "kind": {"enum": ["model", "tool", "server_tool"]},
+                "name": _TEXT,
+                "iteration": _NUMBER,
+                "started": _TIME,
+                "ended": _maybe(_TIME),
+            }
+        ),
+        "Mark": _open(
+            {
+                "kind": {"enum": ["approval", "asks", "artifact", "error", "message"]},
+                "name": _TEXT,
+                "at": _TIME,
+            }
+        ),
+        "Run": _open(
+            {
+                "turn": _NUMBER,
+                "continues": _maybe(_NUMBER),
+                "outcome": _maybe({"enum": [one.value for one in Outcome]}),
+                "stop_reason": _maybe({"enum": [one.value for one in StopReason]}),
+                "actor_id": _maybe(_TEXT),
+                "started": _TIME,
+                "ended": _maybe(_TIME),
+                "last_sign": {
+                    **_maybe(_TIME),
+                    "description": "The newest thing that a process stored before it died.",
+                },
+                "usage": _ref("Usage"),
+                "spans": {"type": "array", "items": _ref("Span")},
+                "marks": {"type": "array", "items": _ref("Mark")},
+                "left_out": {**_NUMBER, "description": "Spans beyond the limit of a timeline."},
+            }
+        ),
+        "Timeline": _open(
+            {
+                "turn": _NUMBER,
+                "runs": {"type": "array", "items": _ref("Run")},
+                "complete": {"type": "boolean"},
             }
         ),
         "Turn": _open(
@@ -156,6 +225,7 @@ def _schemas(limits: Limits) -> Json:
         "TurnPage": _page("Turn", _NUMBER),
         "MessagePage": _page("PlacedMessage", _NUMBER),
         "ArtifactPage": _page("Artifact", _TEXT),
+        "HitPage": _page("Hit", _TEXT),
     }
 
 
@@ -221,7 +291,20 @@ def description(limits: Limits) -> Json:
         _header("Last-Event-ID", _NUMBER, "The `seq` behind which to begin; wins over `after`."),
         _query("after", _NUMBER, "The `seq` behind which to begin; without one, at the head."),
     ]
-    form = _query("format", {"enum": ["full", "compact"]}, "Each event whole, or each fact once.")
+    clip = _query(
+        "clip",
+        {"type": "integer", "minimum": LEAST},
+        "Cut longer texts; `clipped` has the whole lengths, by JSON pointer.",
+    )
+    form = [
+        _query("format", {"enum": ["full", "compact"]}, "Each event whole, or each fact once."),
+        _query(
+            "include",
+            {"type": "array", "items": {"enum": sorted(CHOICES)}},
+            "With `format=compact`: send these as well.",
+        ),
+        {**clip, "description": f"With `format=compact`: {clip['description']}"},
+    ]
     one = "/contexts/{context_id}"
     listing = [
         _query("status", {"enum": [s.value for s in AgentStatus]}, "Contexts of this status."),
@@ -234,7 +317,22 @@ def description(limits: Limits) -> Json:
                 "The caller's contexts, the last used first.",
                 200,
                 _ref("ContextPage"),
-                parameters=listing,
+                parameters=[
+                    *listing,
+                    _query("title", {"type": "boolean"}, "With the beginning of each, as `title`."),
+                ],
+            )
+        },
+        "/search": {
+            "get": _operation(
+                "The messages of the caller's contexts that have all words of a query.",
+                200,
+                _ref("HitPage"),
+                parameters=[
+                    _query("query", _TEXT, 'Words, `"a phrase"`, or `beginn*`.'),
+                    _query("context_id", _CONTEXT_ID, "Only in this context."),
+                    *by_name,
+                ],
             )
         },
         one: {
@@ -254,7 +352,7 @@ def description(limits: Limits) -> Json:
                 202,
                 _ref("Accepted"),
                 body=_closed({"message": _maybe(_ref("UserMessage")), **turn_body}),
-                parameters=[key, form],
+                parameters=[key, *form],
             ),
         },
         f"{one}/events": {
@@ -263,7 +361,7 @@ def description(limits: Limits) -> Json:
                 200,
                 _TEXT,
                 kind=_EVENT_STREAM,
-                parameters=[*place, form],
+                parameters=[*place, *form],
             )
         },
         f"{one}/messages": {
@@ -274,9 +372,23 @@ def description(limits: Limits) -> Json:
                 parameters=[
                     *by_number,
                     _query("newest", {"type": "boolean"}, "The newest ones instead, one page."),
+                    _query("before", _NUMBER, "The newest ones below this position instead."),
                     _query("include_hidden", {"type": "boolean"}, "Those too that were rewound."),
+                    clip,
                 ],
             )
+        },
+        f"{one}/messages/{{position}}": {
+            "parameters": [_in_path("position", _NUMBER)],
+            "get": _operation("A message, whole.", 200, _ref("PlacedMessage")),
+        },
+        f"{one}/turns/{{turn}}/timeline": {
+            "parameters": [_in_path("turn", _NUMBER)],
+            "get": _operation(
+                "The runs of a turn, with the times of its model calls and tools.",
+                200,
+                _ref("Timeline"),
+            ),
         },
         f"{one}/artifacts": {
             "get": _operation(
@@ -329,6 +441,14 @@ def description(limits: Limits) -> Json:
                 200,
                 _open({"event": _ref("Event")}),
                 body=_closed({"to": {"type": "integer", "minimum": 1}}, "to"),
+            )
+        },
+        f"{one}/undo-rewind": {
+            "post": _operation(
+                "Show again what the newest rewind hid.",
+                200,
+                _open({"event": _ref("Event")}),
+                body=_closed({}),
             )
         },
         f"{one}/compact": {

@@ -215,6 +215,12 @@ def is_here(token: str) -> bool:
     return pid == str(os.getpid()) and name.rpartition("/")[2].partition(";")[0] in _live_here
 
 
+def process_of(token: str) -> int | None:
+    """The id of the process that the holder named by *token* is, on its own host."""
+    parts = token.split("/")
+    return int(parts[1]) if len(parts) == _PARTS and parts[1].isdecimal() else None
+
+
 def ttl_of(token: str) -> float | None:
     """How long the lease of that holder lasts without being renewed; `None` if it did not say."""
     said = token.rpartition("/")[2].split(";")[2:]
