@@ -29,6 +29,10 @@ def main() -> None:
     for path in ("alembic.ini", "migrations/env.py", "migrations/script.py.mako"):
         if not packed.joinpath(path).is_file():
             sys.exit(f"{path} is not in the wheel")
+    page = importlib.resources.files("looopy.server").joinpath("ui", "static")
+    for path in ("index.html", "style.css", "main.js"):
+        if not page.joinpath(path).is_file():
+            sys.exit(f"{path} of the page is not in the wheel")
     versions = [p.name for p in packed.joinpath("migrations/versions").iterdir()]
     if "0001_initial_schema.py" not in versions:
         sys.exit(f"no first revision in the wheel, only {versions}")

@@ -121,6 +121,9 @@ async def serve(
         terminal.line(f"contexts: {shown_place(url or default_url())}")
         if isinstance(authenticate, LocalToken):
             terminal.line(f"token: {authenticate.token}")
+            terminal.line(f"page: {place}/ui#token={authenticate.token}")
+        else:
+            terminal.line(f"page: {place}/ui")
         try:
             return await _run(app, agents, listening)
         finally:
@@ -191,7 +194,11 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _faces() -> list[Routes]:
-    """The faces that `looopy.server` exports; one whose extra is not installed has no routes."""
+    """
+    The page, and the faces that `looopy.server` exports.
+
+    A face whose extra is not installed has no routes.
+    """
     from looopy import server
 
     def optional(name: str, site: Site) -> Sequence[BaseRoute]:
@@ -201,7 +208,8 @@ def _faces() -> list[Routes]:
         except (ModuleNotFoundError, MissingExtra):
             return ()
 
-    return [partial(optional, name) for name in dir(server) if name.endswith("_api")]
+    apis = [partial(optional, name) for name in dir(server) if name.endswith("_api")]
+    return [server.ui_page, *apis]
 
 
 def _readers() -> StaticTokens | None:

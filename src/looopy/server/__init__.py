@@ -14,6 +14,7 @@ process stops. The protocols are thin faces above it. The room may import every 
   lines for both. `spoken`: answers to questions in words.
 - `a2a/`: A2A, by which agents call agents.
 - `client`: a client of the HTTP API, which the command line uses.
+- `ui/`: the page at `/ui`, for people. `timeline`, `clip`: parts of the HTTP API that it needs.
 
 Exports: `AgentHost`, `create_app` with what it takes, the faces, and `Client` with its errors. Read
 `host`, `feed`, `app`.
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from looopy.server.limits import Limits as Limits
     from looopy.server.mcp.routes import mcp_api as mcp_api
     from looopy.server.responses.routes import responses_api as responses_api
+    from looopy.server.ui.routes import ui_page as ui_page
 
 _export(
     globals(),
@@ -57,5 +59,6 @@ _export(
         ".limits": ("Limits",),
         ".mcp.routes": ("mcp_api",),
         ".responses.routes": ("responses_api",),
+        ".ui.routes": ("ui_page",),
     },
 )

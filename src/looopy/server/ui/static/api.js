@@ -1,0 +1,129 @@
+/**
+ * The HTTP API of the server that this page came from. Nothing else is ever called.
+ */
+
+const ROOT = new URL("../", import.meta.url);
+const KEPT = "looopy.token";
+
+/** A refused request: `code` is for programs, `path` the place in what was sent. */
+export class Problem extends Error {
+  /** @param {number} status @param {any} said */
+  constructor(status, said) {
+    super(said?.message ?? `the server answered ${status}`);
+    this.status = status;
+    this.code = said?.code ?? "";
+    this.path = said?.path ?? "";
+  }
+}
+
+/** Take the token out of the address, where `looopy serve` put it, and keep it for this tab. */
+export function takeToken() {
+  const found = /^#token=(.+)$/.exec(location.hash);
+  if (!found) return;
+  setToken(decodeURIComponent(found[1]));
+  history.replaceState(null, "", location.pathname + location.search);
+}
+
+/** @param {string} token */
+export function setToken(token) {
+  sessionStorage.setItem(KEPT, token.trim());
+}
+
+/** @param {Record<string, string>} [more] @returns {Record<string, string>} */
+function headers(more = {}) {
+  const token = sessionStorage.getItem(KEPT);
+  return token ? {...more, Authorization: `Bearer ${token}`} : more;
+}
+
+/** The path of a context, or below it. @param {string} id @param {string} [rest] */
+export function at(id, rest = "") {
+  return `contexts/${encodeURIComponent(id)}${rest}`;
+}
+
+/**
+ * Send a request.
+ *
+ * @param {string} method
+ * @param {string} path below the root of the server
+ * @param {object} [body] sent as JSON
+ * @param {Record<string, string>} [more] headers
+ * @returns {Promise<any>} the JSON of the answer
+ */
+export async function call(method, path, body, more = {}) {
+  const said = body === undefined ? more : {...more, "Content-Type": "application/json"};
+  const options = {method, headers: headers(said), body: JSON.stringify(body)};
+  const answer = await checked(await fetch(new URL(path, ROOT), options));
+  return answer.status === 204 ? null : answer.json();
+}
+
+/** @param {string} path */
+export function get(path) {
+  return call("GET", path);
+}
+
+/**
+ * Read at most so many bytes of a download; the others are not transferred.
+ *
+ * @param {string} path
+ * @param {number} [most]
+ * @returns {Promise<{blob: Blob, whole: boolean}>}
+ */
+export async function download(path, most = Infinity) {
+  const answer = await checked(await fetch(new URL(path, ROOT), {headers: headers()}));
+  const reader = /** @type {ReadableStream<Uint8Array>} */ (answer.body).getReader();
+  const parts = [];
+  for (let read = 0; ; ) {
+    const {done, value} = await reader.read();
+    if (done) return {blob: new Blob(parts), whole: true};
+    parts.push(/** @type {BlobPart} */ (value));
+    read += value.length;
+    if (read > most) {
+      await reader.cancel();
+      return {blob: new Blob(parts).slice(0, most), whole: false};
+    }
+  }
+}
+
+/** @param {Response} answer */
+async function checked(answer) {
+  if (answer.ok) return answer;
+  const said = await answer.json().catch(() => null);
+  throw new Problem(answer.status, said?.error);
+}
+
+/**
+ * One server-sent event: `name` is empty for text of an answer, `id` for what is not stored.
+ *
+ * @typedef {{id: string, name: string, data: any}} Frame
+ */
+
+/**
+ * Follow a stream of events until it ends. (`EventSource` could not send the token.)
+ *
+ * @param {string} path
+ * @param {AbortSignal} signal
+ * @param {() => void} [opened] called once the server has answered
+ * @returns {AsyncGenerator<Frame>}
+ */
+export async function* follow(path, signal, opened) {
+  const options = {headers: headers({Accept: "text/event-stream"}), signal};
+  const answer = await checked(await fetch(new URL(path, ROOT), options));
+  opened?.();
+  const body = /** @type {ReadableStream<any>} */ (answer.body);
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  for (let rest = ""; ; ) {
+    const {done, value} = await reader.read();
+    if (done) return;
+    const blocks = (rest + value).split("\n\n");
+    rest = blocks.pop() ?? "";
+    for (const block of blocks) {
+      const frame = {id: "", name: "", data: /** @type {any} */ (undefined)};
+      for (const line of block.split("\n")) {
+        if (line.startsWith("data: ")) frame.data = JSON.parse(line.slice(6));
+        else if (line.startsWith("event: ")) frame.name = line.slice(7);
+        else if (line.startsWith("id: ")) frame.id = line.slice(4);
+      }
+      if (frame.data !== undefined) yield frame;
+    }
+  }
+}

@@ -1,0 +1,150 @@
+/**
+ * The artifacts of a conversation: listed, looked at as text, table or picture, and downloaded.
+ *
+ * A page or a drawing that a tool wrote is shown as its source. It never becomes a document.
+ */
+
+import {at, download, get} from "./api.js";
+import {fill, h} from "./dom.js";
+import {code} from "./markdown.js";
+import {count, size, when} from "./text.js";
+
+const MOST = 200_000; // bytes that are looked at
+const MOST_ROWS = 200;
+const PICTURES = /^image\/(png|jpeg|gif|webp)$/;
+const TEXTS = /^(text\/|application\/(json|x-ndjson|xml|javascript|x-yaml|yaml|toml|sql)|image\/svg)/;
+
+/**
+ * The panel: fills an element with the list.
+ *
+ * @param {import("./conversation.js").Conversation} conversation
+ * @param {HTMLElement} place
+ * @param {(error: unknown) => void} problem
+ */
+export async function showArtifacts(conversation, place, problem) {
+  const list = h("ul", {class: "artifacts"});
+  let after = "";
+  const more = h("button", {type: "button", class: "quiet", onclick: () => add().catch(problem)}, "More");
+  async function add() {
+    const page = await get(at(conversation.id, `/artifacts?after=${encodeURIComponent(after)}`));
+    list.append(...page.items.map((/** @type {any} */ one) => item(conversation.id, one, problem)));
+    after = page.next ?? "";
+    more.hidden = page.next === null;
+  }
+  await add();
+  const empty = h("p", {class: "empty"}, "No artifacts yet. A tool saves one with its turn.");
+  fill(place, list.firstChild ? [list, more] : empty);
+}
+
+/** @param {string} id @param {any} one @param {(error: unknown) => void} problem */
+function item(id, one, problem) {
+  const rows = one.rows ? `${count(one.rows)} rows` : "";
+  const facts = [one.kind, rows, size(one.size), `version ${one.version}`, one.status === "complete" ? "" : one.status, when(one.created_at)];
+  const act = (/** @type {() => Promise<void>} */ doing) => () => doing().catch(problem);
+  const about = (/** @type {string} */ verb) => ({"aria-label": `${verb} ${one.artifact_id}`});
+  return h(
+    "li",
+    {},
+    h("div", {class: "artifact-name"}, one.artifact_id),
+    one.description ? h("p", {}, one.description) : null,
+    h("div", {class: "faint"}, facts.filter(Boolean).join(" · ")),
+    h(
+      "div",
+      {class: "actions start"},
+      h("button", {type: "button", ...about("View"), onclick: act(() => look(id, one, problem))}, "View"),
+      h("button", {type: "button", class: "quiet", ...about("Download"), onclick: act(() => save(id, one, one.version))}, "Download"),
+    ),
+  );
+}
+
+/** @param {string} id @param {any} one @param {number} version */
+function pathOf(id, one, version) {
+  return at(id, `/artifacts/${encodeURIComponent(one.artifact_id)}?version=${version}`);
+}
+
+/** @param {string} id @param {any} one @param {number} version */
+async function save(id, one, version) {
+  const {blob} = await download(pathOf(id, one, version));
+  const href = URL.createObjectURL(new Blob([blob], {type: "application/octet-stream"}));
+  const name = one.artifact_id.replaceAll("\\", "/").split("/").pop() || "artifact";
+  h("a", {href, download: name}).click();
+  setTimeout(() => URL.revokeObjectURL(href), 60_000);
+}
+
+/** @param {string} id @param {any} one @param {(error: unknown) => void} problem */
+async function look(id, one, problem) {
+  const body = h("div", {class: "viewer-body"});
+  let version = one.version;
+  const versions = Array.from({length: Math.min(one.version, 200)}, (_, i) => one.version - i);
+  const pick = h(
+    "select",
+    {"aria-label": "Version", onchange: () => show(Number(pick.value)).catch(problem)},
+    versions.map((number) => h("option", {value: number}, `Version ${number}`)),
+  );
+  const dialog = h(
+    "dialog",
+    {class: "viewer", "aria-label": `Artifact ${one.artifact_id}`, onclose: () => dialog.remove()},
+    h(
+      "header",
+      {},
+      h("h2", {}, one.artifact_id),
+      versions.length > 1 ? pick : null,
+      h("button", {type: "button", class: "quiet", onclick: () => save(id, one, version).catch(problem)}, "Download"),
+      h("button", {type: "button", onclick: () => dialog.close()}, "Close"),
+    ),
+    body,
+  );
+  async function show(/** @type {number} */ number) {
+    version = number;
+    fill(body, await preview(pathOf(id, one, number), one));
+  }
+  await show(version);
+  document.body.append(dialog);
+  dialog.showModal();
+}
+
+/** @param {string} path @param {any} one @returns {Promise<Node[]>} */
+async function preview(path, one) {
+  const kind = one.media_type.split(";")[0].trim().toLowerCase();
+  if (PICTURES.test(kind)) {
+    const {blob} = await download(path);
+    const src = URL.createObjectURL(new Blob([blob], {type: kind}));
+    const done = () => URL.revokeObjectURL(src);
+    return [h("img", {src, class: "picture", alt: one.description || one.artifact_id, onload: done, onerror: done})];
+  }
+  if (!TEXTS.test(kind) && one.kind === "file") {
+    return [h("p", {class: "empty"}, `${size(one.size)} of ${kind || "bytes"}, which this page does not show. Download it.`)];
+  }
+  const {blob, whole} = await download(path, MOST);
+  const text = await blob.text();
+  const cut = whole ? null : h("p", {class: "faint"}, `The first ${size(MOST)} of ${size(one.size)}.`);
+  const shown = one.kind === "dataset" ? rowsOf(text) : code(kind === "application/json" && whole ? indented(text) : text, kind);
+  return cut ? [cut, shown] : [shown];
+}
+
+/** @param {string} text */
+function indented(text) {
+  try {
+    return JSON.stringify(JSON.parse(text), null, 2);
+  } catch {
+    return text;
+  }
+}
+
+/** The rows of a dataset, as far as they are here. @param {string} text */
+function rowsOf(text) {
+  const rows = [];
+  for (const line of text.split("\n").slice(0, MOST_ROWS)) {
+    try {
+      if (line) rows.push(JSON.parse(line));
+    } catch {
+      break; // the last one was cut
+    }
+  }
+  const names = [...new Set(rows.flatMap((row) => Object.keys(row)))];
+  const cell = (/** @type {any} */ value) => (typeof value === "object" && value !== null ? JSON.stringify(value) : value ?? "");
+  const head = h("tr", {}, names.map((name) => h("th", {scope: "col"}, name)));
+  const body = rows.map((row) => h("tr", {}, names.map((name) => h("td", {}, String(cell(row[name]))))));
+  const table = h("table", {class: "facts-table"}, h("thead", {}, head), h("tbody", {}, body));
+  return h("div", {class: "scroll", tabindex: 0, role: "group", "aria-label": "Rows"}, table);
+}

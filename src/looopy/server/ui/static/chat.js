@@ -1,0 +1,648 @@
+/**
+ * The conversation as people read it: messages, calls that fold open, what waits, ends of turns.
+ */
+
+import {at, get} from "./api.js";
+import {CLIP} from "./conversation.js";
+import {announce, confirmed, fill, h} from "./dom.js";
+import {code, markdown} from "./markdown.js";
+import {requestCard} from "./requests.js";
+import {compactCount, cost, count, duration, pretty, shortened} from "./text.js";
+
+const CALLS_AT_ONCE = 30; // of one message
+const MORE_CALLS = 200;
+const LIVE_MARKDOWN = 20_000; // characters of a growing answer that are laid out again and again
+const PICTURES = /^image\/(png|jpeg|gif|webp)$/;
+
+/** The log of one conversation. Its element scrolls. */
+export class Chat {
+  /**
+   * @param {import("./conversation.js").Conversation} conversation
+   * @param {{edit: (text: string) => void, problem: (error: unknown) => void}} actions
+   */
+  constructor(conversation, actions) {
+    this.conversation = conversation;
+    this.actions = actions;
+    /** @type {Map<number, HTMLElement>} */
+    this.shown = new Map();
+    /** @type {Map<string, CallCard>} */
+    this.cards = new Map();
+    /** @type {Map<number, HTMLElement>} */
+    this.ends = new Map();
+    this.older = h("button", {type: "button", class: "quiet older", onclick: () => this.back()});
+    this.log = h("div", {class: "log", role: "log", "aria-live": "off", "aria-label": "Messages"});
+    this.live = h("article", {class: "message assistant live", hidden: true});
+    this.notice = h("p", {class: "notice", hidden: true});
+    this.requests = h("div", {class: "requests"});
+    this.after = h("div", {class: "after"});
+    this.newest = h(
+      "button",
+      {type: "button", class: "newest", hidden: true, onclick: () => this.toEnd()},
+      "Newest ↓",
+    );
+    this.element = h(
+      "div",
+      {class: "scroller", tabindex: 0, role: "region", "aria-label": "Conversation"},
+      h("div", {class: "column"}, this.older, this.log, this.live, this.notice, this.requests, this.after),
+      this.newest,
+    );
+    this.atEnd = true;
+    this.element.addEventListener("scroll", () => this.scrolled(), {passive: true});
+    this.drawing = 0;
+    this.waiting = "";
+    conversation.addEventListener("change", (event) => this.take(/** @type {any} */ (event).detail));
+  }
+
+  /** @param {{what: string, value: any}} change */
+  take({what, value}) {
+    if (what === "all") this.all();
+    else if (what === "message") this.message(value);
+    else if (what === "call") this.cards.get(value)?.update();
+    else if (what === "older") this.prepend();
+    else if (what === "trimmed") this.trimmed();
+    else if (what === "live") this.drawLater();
+    else if (what === "turn") this.turnEnded(value);
+    else if (what === "record") this.turnEnds();
+    if (what === "turn" || what === "record") this.settle();
+    if (["all", "record", "turn"].includes(what)) this.waits();
+    if (["all", "notice", "live", "connection"].includes(what)) this.noticed();
+    this.keepEnd();
+  }
+
+  all() {
+    this.log.replaceChildren();
+    this.shown.clear();
+    this.cards.clear();
+    this.ends.clear();
+    for (const entry of this.sorted()) this.put(entry);
+    this.turnEnds();
+    this.olderShown();
+    this.draw();
+    this.toEnd();
+  }
+
+  sorted() {
+    return [...this.conversation.entries.values()].sort((a, b) => a.position - b.position);
+  }
+
+  /** @param {import("./conversation.js").Entry} entry */
+  message(entry) {
+    this.put(entry);
+    if (entry.message.role === "assistant") this.draw();
+  }
+
+  /** Show a message at its place. @param {import("./conversation.js").Entry} entry */
+  put(entry) {
+    if (this.shown.has(entry.position)) return;
+    const made = this.made(entry);
+    if (!made) return;
+    this.shown.set(entry.position, made);
+    made.dataset.position = String(entry.position);
+    let before = this.log.lastElementChild;
+    while (before && Number(before.dataset.position ?? 0) > entry.position) {
+      before = before.previousElementSibling;
+    }
+    if (before) before.after(made);
+    else this.log.prepend(made);
+  }
+
+  /** True if a result is here without its call. @param {import("./conversation.js").Entry} entry */
+  isAlone(entry) {
+    return this.conversation.keyOf(entry.message.tool_call_id, entry.position).startsWith("?");
+  }
+
+  /** @param {import("./conversation.js").Entry} entry @returns {HTMLElement | null} */
+  made(entry) {
+    const {message} = entry;
+    const id = `message-${entry.position}`;
+    if (message.role === "user") {
+      const body = h("div", {class: "bubble", dir: "auto"}, blocksOf(message, entry, this.whole(entry)));
+      return h("article", {class: "message user", id, "aria-label": "You"}, body);
+    }
+    if (message.role === "assistant") return this.answer(entry, id);
+    if (message.role === "toolResult") {
+      if (!this.isAlone(entry)) return null; // its call shows it
+      const card = this.card({id: message.tool_call_id, name: message.tool_name}, entry);
+      return h("article", {class: "message assistant", id, "aria-label": "Result"}, card.element);
+    }
+    const title = message.role === "summary" ? "Summary of what came before" : message.role;
+    const text = typeof message.content === "string" ? message.content : pretty(message.content);
+    return h("article", {class: "message aside", id}, folded(title, () => markdown(text)));
+  }
+
+  /** @param {import("./conversation.js").Entry} entry @param {string} id */
+  answer(entry, id) {
+    const {message} = entry;
+    const made = h("article", {class: "message assistant", id, "aria-label": "Agent"});
+    const calls = /** @type {any[]} */ ([]);
+    message.content.forEach((/** @type {any} */ block, /** @type {number} */ i) => {
+      if (block.type === "thinking" && block.thinking) made.append(thinking(block.thinking));
+      else if (block.type === "toolCall") calls.push(block);
+      else if (block.type === "serverToolCall") made.append(served(block));
+      else if (block.type === "text" && block.text) {
+        const length = entry.clipped?.[`/content/${i}/text`];
+        made.append(prose(block.text, length, this.whole(entry, i)));
+        if (block.citations?.length) made.append(sources(block.citations));
+      }
+    });
+    if (calls.length) made.append(this.callList(calls, entry));
+    if (message.error_message) made.append(h("p", {class: "error"}, message.error_message));
+    return made;
+  }
+
+  /** The calls of a message: some, and a button for more. */
+  callList(/** @type {any[]} */ calls, /** @type {import("./conversation.js").Entry} */ entry) {
+    const list = h("div", {class: "calls"});
+    let done = 0;
+    const more = h("button", {type: "button", class: "quiet", onclick: () => add(MORE_CALLS)});
+    const add = (/** @type {number} */ most) => {
+      const next = calls.slice(done, done + most);
+      const made = next.map((call) => this.card(call, entry).element);
+      done += next.length;
+      const left = calls.length - done;
+      const shown = Math.min(left, MORE_CALLS);
+      more.textContent = `Show ${count(shown)} more of ${count(left)} calls`;
+      if (more.isConnected) more.before(...made);
+      else list.append(...made, more);
+      more.hidden = left === 0;
+    };
+    add(CALLS_AT_ONCE);
+    return list;
+  }
+
+  /** @param {any} call @param {import("./conversation.js").Entry} entry */
+  card(call, entry) {
+    const card = new CallCard(call, entry, this.conversation);
+    this.cards.set(card.key, card);
+    return card;
+  }
+
+  /** A function that reads a message whole. @param {import("./conversation.js").Entry} entry @param {number} [block] */
+  whole(entry, block) {
+    return async () => {
+      const found = await get(at(this.conversation.id, `/messages/${entry.position}`));
+      const {content} = found.message;
+      if (typeof content === "string") return content;
+      return block === undefined ? content.map((/** @type {any} */ one) => one.text ?? "").join("") : content[block].text;
+    };
+  }
+
+  // --- the answer that is being written ----------------------------------------------------------
+
+  drawLater() {
+    if (!this.drawing) this.drawing = requestAnimationFrame(() => this.draw());
+  }
+
+  draw() {
+    cancelAnimationFrame(this.drawing);
+    this.drawing = 0;
+    const live = this.conversation.live;
+    const busy = this.conversation.running;
+    this.live.hidden = !live && !busy;
+    this.live.setAttribute("aria-busy", "true");
+    if (!live?.text && !live?.thinking) {
+      fill(this.live, h("span", {class: "dots", role: "img", "aria-label": "The turn runs"}));
+      return;
+    }
+    const parts = [];
+    if (live.thinking) {
+      const open = this.live.querySelector("details")?.open ?? !live.text;
+      parts.push(thinking(live.thinking.slice(-LIVE_MARKDOWN), open));
+    }
+    if (live.text.length <= LIVE_MARKDOWN) parts.push(h("div", {class: "prose", dir: "auto"}, markdown(live.text)));
+    else {
+      const length = count(live.text.length);
+      parts.push(h("p", {class: "faint"}, `${length} characters so far. The last of them:`));
+      parts.push(h("p", {class: "plain"}, live.text.slice(-2000)));
+    }
+    fill(this.live, parts);
+    this.keepEnd();
+  }
+
+  noticed() {
+    this.notice.hidden = !this.conversation.notice;
+    fill(this.notice, this.conversation.notice);
+  }
+
+  // --- ends of turns, and what waits -------------------------------------------------------------
+
+  /** @param {any} event */
+  turnEnded(event) {
+    this.draw();
+    this.turnEnds();
+    if (event) announce(`The turn has ended: ${outcomeText(event.outcome)}`);
+  }
+
+  /** Calls that ran when the turn ended run no more. */
+  settle() {
+    for (const card of this.cards.values()) if (card.isOpen) card.update();
+  }
+
+  turnEnds() {
+    const last = new Map();
+    for (const entry of this.sorted()) last.set(entry.turn, entry.position);
+    for (const [turn, position] of last) {
+      const known = this.conversation.turns.get(turn);
+      if (!known?.ended_at) continue;
+      let after = this.shown.get(position);
+      for (let p = position; !after && p > position - 500; p -= 1) after = this.shown.get(p);
+      if (!after) continue;
+      const made = this.turnEnd(known, position);
+      this.ends.get(turn)?.remove();
+      this.ends.set(turn, made);
+      made.dataset.position = String(position);
+      after.after(made);
+    }
+  }
+
+  /** @param {any} turn @param {number} position */
+  turnEnd(turn, position) {
+    const {usage} = turn;
+    const facts = [
+      turn.started_at ? duration((Date.parse(turn.ended_at) - Date.parse(turn.started_at)) / 1000) : "",
+      usage?.total_tokens ? `${compactCount(usage.total_tokens)} tokens` : "",
+      cost(usage),
+    ].filter(Boolean);
+    const act = (/** @type {() => Promise<void>} */ doing) => () => doing().catch(this.actions.problem);
+    return h(
+      "footer",
+      {class: `turn-end ${turn.outcome}`},
+      h("span", {class: "dot", title: outcomeText(turn.outcome)}),
+      h("span", {}, `Turn ${turn.turn}: ${this.ending(turn)}`),
+      h("span", {class: "faint"}, facts.join(" · ")),
+      h("a", {href: `#/c/${encodeURIComponent(this.conversation.id)}/timeline/${turn.turn}`}, "Timeline"),
+      h(
+        "button",
+        {type: "button", class: "link", "aria-label": `Fork after turn ${turn.turn}`, onclick: act(() => this.fork(position))},
+        "Fork here",
+      ),
+      h(
+        "button",
+        {type: "button", class: "link", "aria-label": `Rewind to before turn ${turn.turn}`, onclick: act(() => this.rewind(turn.turn))},
+        "Rewind",
+      ),
+    );
+  }
+
+  /** @param {any} turn */
+  ending(turn) {
+    const next = this.conversation.turns.get(turn.turn + 1);
+    const asked = ["input_required", "auth_required"].includes(turn.outcome);
+    return asked && next?.continues === turn.turn ? "asked, and was answered" : outcomeText(turn.outcome);
+  }
+
+  /** @param {number} position */
+  async fork(position) {
+    const id = await this.conversation.fork(position);
+    announce("The conversation was forked; this is the new one");
+    location.hash = `#/c/${encodeURIComponent(id)}`;
+  }
+
+  /** @param {number} turn */
+  async rewind(turn) {
+    const text = `Turn ${turn} and all after it are hidden from the model. Nothing is deleted, and you can undo it until you send a message.`;
+    if (!(await confirmed(`Rewind to before turn ${turn}?`, text, "Rewind"))) return;
+    const asked = this.sorted().find((one) => one.turn === turn && one.message.role === "user");
+    await this.conversation.rewind(turn);
+    if (asked) this.actions.edit(textOf(asked.message));
+    this.undoable = true;
+    this.waits();
+  }
+
+  /** What the conversation waits for: answers, a person to continue it, or a retry. */
+  waits() {
+    const {record, conversation} = {record: this.conversation.record, conversation: this.conversation};
+    const act = (/** @type {() => Promise<void>} */ doing) => () => doing().catch(this.actions.problem);
+    if (!record) return;
+    const wanted = record.pending.map((/** @type {any} */ one) => one.request_id).join("\n");
+    if (wanted !== this.waiting || !wanted) {
+      this.waiting = wanted;
+      const answer = (/** @type {Record<string, unknown>} */ inputs) => conversation.answer(inputs);
+      const made = record.pending.map((/** @type {any} */ one) => requestCard(one, answer));
+      fill(this.requests, made);
+      if (made.length) announce(`${record.pending[0].prompt || "The agent waits for you"}`);
+    }
+    const parts = [];
+    if (this.undoable && record.status !== "busy") {
+      const undo = async () => {
+        this.undoable = false;
+        await conversation.undoRewind();
+      };
+      parts.push(bar("The conversation was rewound.", "Undo", act(undo)));
+    }
+    if (record.status === "busy") this.undoable = false;
+    if (record.interrupted_turn && record.status !== "busy" && !record.pending.length) {
+      const text = record.error
+        ? `Turn ${record.interrupted_turn} failed: ${shortened(record.error, 300)}`
+        : `Turn ${record.interrupted_turn} was interrupted: its process ended. All that it had stored is here.`;
+      parts.push(bar(text, "Continue", act(() => conversation.resume()), "main"));
+    } else if (record.error && record.status === "failed") {
+      parts.push(bar(`The turn failed: ${shortened(record.error, 300)}`, "Try again", act(() => conversation.resume()), "main"));
+    }
+    fill(this.after, parts);
+    this.draw();
+  }
+
+  // --- older messages, and where it is scrolled to -----------------------------------------------
+
+  olderShown() {
+    this.older.hidden = this.conversation.older === null;
+    this.older.textContent = "Show earlier messages";
+  }
+
+  async back() {
+    this.older.disabled = true;
+    await this.conversation.loadOlder().catch(this.actions.problem);
+    this.older.disabled = false;
+  }
+
+  prepend() {
+    const height = this.element.scrollHeight;
+    for (const [position, element] of this.shown) {
+      const entry = this.conversation.entries.get(position);
+      if (entry?.message.role !== "toolResult" || this.isAlone(entry)) continue;
+      element.remove(); // its call has come
+      this.shown.delete(position);
+    }
+    for (const entry of this.sorted()) this.put(entry);
+    this.turnEnds();
+    this.olderShown();
+    this.element.scrollTop += this.element.scrollHeight - height;
+  }
+
+  trimmed() {
+    for (const [position, element] of this.shown) {
+      if (this.conversation.entries.has(position)) continue;
+      element.remove();
+      this.shown.delete(position);
+    }
+    for (const [id, card] of this.cards) if (!card.element.isConnected) this.cards.delete(id);
+    for (const [turn, element] of this.ends) {
+      if (this.shown.has(Number(element.dataset.position))) continue;
+      element.remove();
+      this.ends.delete(turn);
+    }
+    this.olderShown();
+  }
+
+  scrolled() {
+    const {scrollTop, scrollHeight, clientHeight} = this.element;
+    this.atEnd = scrollHeight - scrollTop - clientHeight < 80;
+    this.newest.hidden = this.atEnd;
+  }
+
+  keepEnd() {
+    if (this.atEnd) this.element.scrollTop = this.element.scrollHeight;
+  }
+
+  toEnd() {
+    this.atEnd = true;
+    this.newest.hidden = true;
+    this.keepEnd();
+  }
+
+  /** Show one message. @param {number} position */
+  async reveal(position) {
+    while (!this.shown.has(position) && this.conversation.older !== null && this.conversation.older > position) {
+      await this.conversation.loadOlder();
+    }
+    const found = this.shown.get(position) ?? [...this.shown].find(([one]) => one >= position)?.[1];
+    if (!found) return;
+    this.atEnd = false;
+    found.scrollIntoView({block: "center"});
+    found.classList.add("found");
+    setTimeout(() => found.classList.remove("found"), 2500);
+  }
+}
+
+/** One call of a tool, which folds open to its arguments and its result. */
+class CallCard {
+  /**
+   * @param {any} call
+   * @param {import("./conversation.js").Entry} entry
+   * @param {import("./conversation.js").Conversation} conversation
+   */
+  constructor(call, entry, conversation) {
+    this.call = call;
+    this.entry = entry;
+    this.conversation = conversation;
+    const below = entry.message.role === "toolResult" ? entry.position : entry.position + 1;
+    this.key = conversation.keyOf(call.id, below);
+    this.state = h("span", {class: "state"});
+    this.brief = h("span", {class: "brief"});
+    this.body = h("div", {class: "call-body"});
+    this.element = h(
+      "details",
+      {class: "call", ontoggle: () => this.fillBody()},
+      h("summary", {}, this.state, h("code", {}, shortened(call.name, 80)), this.brief),
+      this.body,
+    );
+    this.update();
+  }
+
+  update() {
+    const known = this.conversation.calls.get(this.key);
+    const decision = this.conversation.decisions.get(this.key);
+    this.isOpen = !known || known.state === "running";
+    const running = this.isOpen && this.conversation.running && this.isNewest();
+    const names = {running: "has no result", done: "done", failed: "failed"};
+    const state = running ? "runs" : known ? names[known.state] : "called";
+    const kind = running ? "running" : known?.state === "running" ? "cut" : known?.state ?? "called";
+    this.element.className = `call ${kind}`;
+    fill(this.state, h("span", {class: "unseen"}, `${state}: `));
+    const args = known?.args ?? this.call.arguments ?? this.call.invalid_arguments;
+    const said = known?.progress && running ? known.progress : brief(args);
+    const seconds = known?.seconds === undefined ? null : duration(known.seconds);
+    fill(
+      this.brief,
+      h("span", {class: "words"}, said),
+      known?.edited ? h("span", {class: "chip wait"}, "edited") : null,
+      decision ? h("span", {class: "chip"}, decision.decision) : null,
+      seconds ? h("span", {class: "faint"}, seconds) : null,
+    );
+    this.filled = false;
+    this.fillBody();
+  }
+
+  /** True if no later message of the model is here. */
+  isNewest() {
+    for (const one of this.conversation.entries.values()) {
+      if (one.position > this.entry.position && one.message.role === "assistant") return false;
+    }
+    return true;
+  }
+
+  /** What is inside is made when somebody looks. */
+  fillBody() {
+    if (!this.element.open || this.filled) return;
+    this.filled = true;
+    const known = this.conversation.calls.get(this.key);
+    const decision = this.conversation.decisions.get(this.key);
+    const result = known?.result ?? (this.entry.message.role === "toolResult" ? this.entry : null);
+    const given = this.call.invalid_arguments ?? this.call.arguments;
+    const parts = [];
+    if (given !== undefined) parts.push(labelled("Arguments", code(pretty(given), "json")));
+    if (known?.edited) parts.push(labelled("Ran with the arguments that a person gave", code(pretty(known.args), "json")));
+    if (decision) {
+      const by = decision.actor_id ? ` by ${decision.actor_id}` : "";
+      const words = `${decision.decision}${by}${decision.text ? `: ${decision.text}` : ""}`;
+      parts.push(h("p", {class: "decision"}, words));
+    }
+    if (known?.progress) parts.push(labelled("Last report", h("p", {class: "plain"}, known.progress)));
+    if (result) {
+      const whole = async () => {
+        const found = await get(at(this.conversation.id, `/messages/${result.position}`));
+        return textOf(found.message);
+      };
+      const title = result.message.is_error ? "Error" : "Result";
+      parts.push(labelled(title, h("div", {}, resultBlocks(result, whole))));
+    }
+    fill(this.body, parts);
+  }
+}
+
+/** @param {string} title @param {Node} node */
+function labelled(title, node) {
+  return h("div", {class: "labelled"}, h("h4", {}, title), node);
+}
+
+/** The arguments of a call, on one line. @param {any} args */
+function brief(args) {
+  if (typeof args !== "object" || args === null) return args === undefined ? "" : shortened(String(args), 120);
+  const parts = Object.entries(args)
+    .slice(0, 8)
+    .map(([name, value]) => `${name}: ${shortened(typeof value === "string" ? value : JSON.stringify(value), 60)}`);
+  return shortened(parts.join(", "), 140);
+}
+
+/** @param {string} text @param {boolean} [open] */
+function thinking(text, open = false) {
+  return folded("Thinking", () => [h("div", {class: "plain"}, text)], open, "thinking");
+}
+
+/** What is inside is made when somebody looks. */
+function folded(/** @type {string} */ title, /** @type {() => Node[]} */ inside, open = false, kind = "") {
+  const body = h("div", {class: "fold-body"});
+  const look = () => {
+    if (made.open && !body.firstChild) fill(body, inside());
+  };
+  const made = h("details", {class: `fold ${kind}`, open, ontoggle: look}, h("summary", {}, title), body);
+  look();
+  return made;
+}
+
+/** A tool that the provider ran. @param {any} block */
+function served(block) {
+  const title = `${block.name} (run by the provider)`;
+  return folded(title, () => [code(pretty(block.arguments ?? block.item), "json")]);
+}
+
+/** @param {any[]} citations */
+function sources(citations) {
+  const items = citations
+    .filter((one) => /^https?:\/\//.test(one.url ?? ""))
+    .map((one) =>
+      h("li", {}, h("a", {href: one.url, target: "_blank", rel: "noopener noreferrer"}, one.title || one.url)),
+    );
+  return items.length ? h("ul", {class: "sources"}, items) : h("span");
+}
+
+/** Text as Markdown; the rest of a text that was cut comes on demand. */
+function prose(/** @type {string} */ text, /** @type {number | undefined} */ length, /** @type {() => Promise<string>} */ whole) {
+  const made = h("div", {class: "prose", dir: "auto"}, markdown(text));
+  if (!length) return made;
+  return h("div", {}, made, rest(text.length, length, whole, (more) => made.replaceChildren(h("div", {class: "plain"}, more))));
+}
+
+/** A button for the rest of a text, which comes in pieces that a browser can lay out. */
+function rest(/** @type {number} */ here, /** @type {number} */ length, /** @type {() => Promise<string>} */ whole, /** @type {(text: string) => void} */ put) {
+  let until = here;
+  let text = "";
+  const left = () => `Show more: ${count(length - until)} of ${count(length)} characters are folded`;
+  const show = async () => {
+    button.disabled = true;
+    text ||= await whole();
+    until = Math.min(length, until + 10 * CLIP);
+    put(text.slice(0, until));
+    button.textContent = left();
+    button.disabled = false;
+    button.hidden = until >= length;
+  };
+  const button = h("button", {type: "button", class: "quiet", onclick: show}, left());
+  return button;
+}
+
+/** The blocks of a user's message. */
+function blocksOf(/** @type {any} */ message, /** @type {any} */ entry, /** @type {() => Promise<string>} */ whole) {
+  if (typeof message.content === "string") {
+    const length = entry.clipped?.["/content"];
+    const text = h("div", {class: "plain"}, message.content);
+    return length ? [text, rest(message.content.length, length, whole, (more) => fill(text, more))] : [text];
+  }
+  return message.content.map((/** @type {any} */ block) => blockOf(block));
+}
+
+/** @param {any} block */
+function blockOf(block) {
+  if (block.type === "text") return h("div", {class: "plain"}, block.text);
+  if (block.type === "image") return picture(block);
+  const name = block.name || block.mime_type || block.type;
+  return h("p", {class: "faint"}, `${block.type}: ${name}`);
+}
+
+/** A picture whose bytes are here; one at an address is never fetched. @param {any} block */
+function picture(block) {
+  if (!block.data) return h("p", {class: "faint"}, `A picture at ${shortened(block.url ?? "an address", 200)}, not loaded`);
+  if (!PICTURES.test(block.mime_type)) return h("p", {class: "faint"}, `A picture of the type ${block.mime_type}`);
+  return h("img", {class: "picture", src: `data:${block.mime_type};base64,${block.data}`, alt: "Picture in the conversation", loading: "lazy"});
+}
+
+/** @param {import("./conversation.js").Entry} entry @param {() => Promise<string>} whole */
+function resultBlocks(entry, whole) {
+  const {content} = entry.message;
+  if (typeof content === "string") return [code(content, "result")];
+  return content.map((/** @type {any} */ block, /** @type {number} */ i) => {
+    if (block.type !== "text") return blockOf(block);
+    const length = entry.clipped?.[`/content/${i}/text`];
+    const made = h("div", {}, code(indented(block.text), "result"));
+    if (!length) return made;
+    const put = (/** @type {string} */ more) => made.replaceChildren(code(more, "result"));
+    return h("div", {}, made, rest(block.text.length, length, whole, put));
+  });
+}
+
+/** JSON with line breaks; any other text as it is. @param {string} text */
+function indented(text) {
+  if (!/^[[{]/.test(text)) return text;
+  try {
+    return JSON.stringify(JSON.parse(text), null, 2);
+  } catch {
+    return text;
+  }
+}
+
+/** @param {any} message */
+function textOf(message) {
+  if (typeof message.content === "string") return message.content;
+  return message.content.map((/** @type {any} */ one) => one.text ?? "").join("");
+}
+
+/** @param {string} text @param {string} action @param {() => void} act @param {string} [kind] */
+function bar(text, action, act, kind = "") {
+  const button = h("button", {type: "button", class: kind, onclick: act}, action);
+  return h("div", {class: "bar", role: "group", "aria-label": text}, h("span", {}, text), button);
+}
+
+/** @param {string | null} outcome */
+export function outcomeText(outcome) {
+  const words = /** @type {Record<string, string>} */ ({
+    completed: "completed",
+    failed: "failed",
+    cancelled: "cancelled",
+    input_required: "waits for an answer",
+    auth_required: "needs credentials",
+    interrupted: "interrupted, its process ended",
+  });
+  return words[outcome ?? ""] ?? "runs";
+}
+

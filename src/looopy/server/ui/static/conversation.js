@@ -1,0 +1,397 @@
+/**
+ * One conversation as the server has it: what is stored, and what comes.
+ *
+ * It loads the newest messages, then follows the events behind them. After a lost connection it
+ * continues behind the last event that it has, so nothing is missed and nothing comes twice. Views
+ * listen for `change`; `what` of its detail says which part is new.
+ */
+
+import {Problem, at, call, follow, get} from "./api.js";
+
+export const CLIP = 20_000; // characters of a text that cross the wire unasked
+const PAGE = 40;
+const MOST_ENTRIES = 400; // messages that are kept: older ones are loaded again when asked for
+const SLOWEST_S = 2;
+const STREAM = ["status_change", "tool_execution_update", "thinking"]
+  .map((name) => `include=${name}`)
+  .join("&");
+
+/**
+ * @typedef {{position: number, turn: number, message: any, clipped?: Record<string, number>}} Entry
+ * @typedef {{state: "running" | "done" | "failed", args?: any, edited?: boolean, progress?: string,
+ *   fraction?: number, seconds?: number, result?: Entry}} Call
+ */
+
+export class Conversation extends EventTarget {
+  /** @param {string} id */
+  constructor(id) {
+    super();
+    this.id = id;
+    /** @type {any} */
+    this.record = null;
+    /** @type {Map<number, Entry>} */
+    this.entries = new Map();
+    /** By `keyOf`: providers use an id again in a later turn. @type {Map<string, Call>} */
+    this.calls = new Map();
+    /** Positions of the messages that made a call of this id. @type {Map<string, number[]>} */
+    this.callers = new Map();
+    /** @type {Map<number, any>} */
+    this.turns = new Map();
+    /** @type {Map<string, any>} */
+    this.decisions = new Map();
+    /** @type {{text: string, thinking: string} | null} */
+    this.live = null;
+    this.notice = "";
+    /** @type {number | null} */
+    this.older = null;
+    this.connected = false;
+    this.seq = 0;
+    this.closing = new AbortController();
+  }
+
+  /** True if a turn runs, as far as this page knows. */
+  get running() {
+    return this.record?.status === "busy";
+  }
+
+  /** Load it, and follow it until `close`. */
+  async open() {
+    try {
+      await this.load();
+    } catch (error) {
+      if (error instanceof Problem && error.code === "context_not_found") return this.emit("absent");
+      throw error;
+    }
+    void this.keepFollowing();
+  }
+
+  /** Leave it; nothing on the server ends. */
+  close() {
+    this.closing.abort();
+  }
+
+  /** Read everything anew. */
+  async load() {
+    this.record = await get(at(this.id));
+    this.seq = this.record.last_seq;
+    const below = this.record.last_position + 1;
+    const page = await get(at(this.id, `/messages?before=${below}&limit=${PAGE}&clip=${CLIP}`));
+    this.entries = new Map(page.items.map((/** @type {Entry} */ one) => [one.position, one]));
+    this.older = page.next;
+    this.calls.clear();
+    this.callers.clear();
+    this.placeAll();
+    await this.loadTurns();
+    this.live = null;
+    this.emit("all");
+  }
+
+  /** Read the page of messages before those that are here. */
+  async loadOlder() {
+    if (this.older === null) return;
+    const path = at(this.id, `/messages?before=${this.older}&limit=${PAGE}&clip=${CLIP}`);
+    const page = await get(path);
+    this.older = page.next;
+    for (const entry of page.items) this.entries.set(entry.position, entry);
+    this.placeAll();
+    await this.loadTurns();
+    this.emit("older");
+  }
+
+  placeAll() {
+    for (const entry of this.entries.values()) this.introduce(entry);
+    for (const entry of this.entries.values()) this.place(entry);
+  }
+
+  /** Remember whose calls a message made. @param {Entry} entry */
+  introduce(entry) {
+    if (entry.message.role !== "assistant") return;
+    for (const block of entry.message.content) {
+      if (block.type !== "toolCall") continue;
+      const known = this.callers.get(block.id) ?? [];
+      if (known.includes(entry.position)) continue;
+      this.callers.set(block.id, [...known, entry.position].sort((a, b) => a - b));
+    }
+  }
+
+  /**
+   * The key of a call: its id, and the message that made it.
+   *
+   * @param {string} id
+   * @param {number} [below] a position behind that message; the newest if it is left out
+   */
+  keyOf(id, below = Infinity) {
+    const from = (this.callers.get(id) ?? []).findLast((position) => position < below);
+    return `${from ?? "?"}:${id}`;
+  }
+
+  /** Forget the oldest messages, if there are very many: they are a request away. */
+  trim() {
+    if (this.entries.size <= MOST_ENTRIES * 1.25) return;
+    const positions = [...this.entries.keys()].sort((a, b) => a - b);
+    for (const one of positions.slice(0, -MOST_ENTRIES)) this.entries.delete(one);
+    this.older = positions.at(-MOST_ENTRIES) ?? null;
+    this.emit("trimmed");
+  }
+
+  async loadTurns() {
+    const first = Math.min(...[...this.entries.values()].map((one) => one.turn || Infinity));
+    const known = [...this.turns.keys()].filter((turn) => this.turns.get(turn).ended_at);
+    let after = Number.isFinite(first) ? first - 1 : this.record.turn_count;
+    while (known.includes(after + 1)) after += 1;
+    for (let pages = 0; pages < 20 && after < this.record.turn_count; pages += 1) {
+      const page = await get(at(this.id, `/turns?after=${Math.max(0, after)}&limit=200`));
+      for (const turn of page.items) this.turns.set(turn.turn, turn);
+      if (page.next === null) break;
+      after = page.next;
+    }
+  }
+
+  /** Read the record again: its status, what waits, who holds it. */
+  async refresh() {
+    this.record = await get(at(this.id));
+    this.emit("record");
+  }
+
+  async keepFollowing() {
+    for (let tries = 0; !this.closing.signal.aborted; tries += 1) {
+      try {
+        const path = at(this.id, `/events?format=compact&${STREAM}&clip=${CLIP}&after=${this.seq}`);
+        const opened = () => {
+          tries = 0;
+          this.connected = true;
+          this.emit("connection");
+        };
+        for await (const frame of follow(path, this.closing.signal, opened)) this.take(frame);
+      } catch (error) {
+        if (this.closing.signal.aborted) return;
+        if (error instanceof Problem && error.status < 500 && error.status !== 429) {
+          if (error.code !== "invalid_place") return this.emit("lost", error);
+          await this.load().catch(() => {}); // the log is another one
+        }
+      }
+      if (this.closing.signal.aborted) return;
+      this.connected = false;
+      this.live = null; // it was not committed; if it runs on, it comes again from its beginning
+      this.notice = "";
+      this.emit("connection");
+      await pause(Math.min(SLOWEST_S, 0.3 * 2 ** tries));
+      await this.refresh().catch(() => {});
+    }
+  }
+
+  /** Take the next frame of the stream. @param {import("./api.js").Frame} frame */
+  take(frame) {
+    if (frame.id) this.seq = Number(frame.id);
+    const event = frame.data;
+    if (frame.name === "") return this.grow("text", event);
+    if (event.path) return; // of an agent that works for a call
+    const known = /** @type {Record<string, (event: any) => void>} */ ({
+      turn_start: () => this.began(event),
+      message_start: () => this.grow("text", ""),
+      message_update: () => this.grow("thinking", event.thinking ?? ""),
+      message_end: () => this.ended(event),
+      tool_execution_start: () =>
+        this.called(event, {state: "running", args: event.args, edited: event.edited}),
+      tool_execution_update: () => this.reported(event),
+      tool_execution_end: () =>
+        this.called(event, {
+          state: event.is_error ? "failed" : "done",
+          seconds: event.duration_s,
+        }),
+      approval_decided: () => this.decided(event),
+      artifact_update: () => this.emit("artifacts"),
+      status_change: () => this.retried(event),
+      warning: () => this.note(event.text),
+      error: () => this.note(event.text),
+      turn_end: () => this.over(event),
+      compaction: () => void this.load(),
+      history_rewound: () => void this.load(),
+      history_cleared: () => void this.load(),
+    });
+    known[frame.name]?.(event);
+  }
+
+  /** @param {any} event */
+  began(event) {
+    const continues = event.continues ?? null;
+    this.turns.set(event.turn, {turn: event.turn, continues, started_at: null, ended_at: null});
+    Object.assign(this.record, {status: "busy", turn_count: event.turn, pending: []});
+    this.record.interrupted_turn = null;
+    this.note("");
+    this.emit("record");
+    void this.refresh().catch(() => {}); // who holds it
+  }
+
+  /** @param {"text" | "thinking"} part @param {string} more */
+  grow(part, more) {
+    this.live ??= {text: "", thinking: ""};
+    this.live[part] += more;
+    if (more) this.notice = "";
+    this.emit("live");
+  }
+
+  /** @param {any} event */
+  ended(event) {
+    const {position, turn, message} = event;
+    const entry = this.keep({position, turn, message, clipped: within(event.clipped, "/message")});
+    if (message.role === "assistant") this.live = null;
+    this.introduce(entry);
+    this.place(entry);
+    this.emit("message", entry);
+    this.trim();
+  }
+
+  /** @param {Entry} entry */
+  keep(entry) {
+    this.entries.set(entry.position, entry);
+    return entry;
+  }
+
+  /** Give a result to its call. @param {Entry} entry */
+  place(entry) {
+    if (entry.message.role !== "toolResult") return;
+    const key = this.keyOf(entry.message.tool_call_id, entry.position);
+    const state = entry.message.is_error ? "failed" : "done";
+    this.calls.set(key, {...this.calls.get(key), state, result: entry});
+    this.emit("call", key);
+  }
+
+  /** @param {any} event @param {Call} facts */
+  called(event, facts) {
+    const key = this.keyOf(event.tool_call_id);
+    this.calls.set(key, {...this.calls.get(key), ...facts});
+    this.emit("call", key);
+  }
+
+  /** @param {any} event */
+  reported(event) {
+    const known = this.calls.get(this.keyOf(event.tool_call_id)) ?? {state: /** @type {const} */ ("running")};
+    const said = event.partial_result;
+    const text = said === undefined ? known.progress : said?.text ?? said;
+    const progress = typeof text === "string" ? text : JSON.stringify(text);
+    this.called(event, {...known, progress, fraction: event.progress ?? known.fraction});
+  }
+
+  /** @param {any} event */
+  decided(event) {
+    const key = this.keyOf(event.tool_call_id);
+    this.decisions.set(key, event);
+    this.emit("call", key);
+  }
+
+  /** @param {any} event */
+  retried(event) {
+    if (!event.attempt) return;
+    this.live = null;
+    const reason = event.reason ? `: ${event.reason}` : "";
+    const wait = (event.delay_s ?? 0).toFixed(1);
+    this.note(`The model did not answer${reason}. Attempt ${event.attempt} follows in ${wait} s.`);
+    this.emit("live");
+  }
+
+  /** @param {string} text */
+  note(text) {
+    this.notice = text ?? "";
+    this.emit("notice");
+  }
+
+  /** @param {any} event */
+  over(event) {
+    this.live = null;
+    const ended = new Date().toISOString();
+    this.turns.set(event.turn, {...this.turns.get(event.turn), ...event, ended_at: ended});
+    this.emit("turn", event);
+    void this.afterTurn();
+  }
+
+  async afterTurn() {
+    try {
+      await this.refresh();
+      const page = await get(at(this.id, `/turns?after=${this.record.turn_count - 1}&limit=2`));
+      for (const turn of page.items) this.turns.set(turn.turn, turn);
+      this.emit("turn");
+    } catch {
+      // the stream is lost as well; it reads all of this again
+    }
+  }
+
+  // --- what a person does ------------------------------------------------------------------------
+
+  /**
+   * Begin a turn. The key makes a repeated request harmless.
+   *
+   * @param {string} message
+   * @param {string} key
+   */
+  async send(message, key) {
+    await call("POST", at(this.id, "/turns"), {message}, {"Idempotency-Key": key});
+    if (!this.record) await this.open();
+  }
+
+  /** Continue the interrupted turn. */
+  async resume() {
+    await call("POST", at(this.id, "/turns"), {});
+  }
+
+  /** @param {Record<string, unknown>} inputs by request */
+  async answer(inputs) {
+    await call("POST", at(this.id, "/turns"), {inputs});
+  }
+
+  /** @param {"steer" | "follow-up"} how @param {string} message */
+  async tell(how, message) {
+    await call("POST", at(this.id, `/${how}`), {message});
+    this.note(how === "steer" ? "Your message reaches the model before its next call." : "Your message follows when the turn ends.");
+  }
+
+  async cancel() {
+    await call("POST", at(this.id, "/cancel"), {});
+  }
+
+  /** @param {number} to the first turn that is hidden */
+  async rewind(to) {
+    await call("POST", at(this.id, "/rewind"), {to});
+  }
+
+  async undoRewind() {
+    await call("POST", at(this.id, "/undo-rewind"), {});
+  }
+
+  /** @param {number} [position] of the last message to share @returns {Promise<string>} */
+  async fork(position) {
+    const made = await call("POST", at(this.id, "/fork"), {at: position});
+    return made.context_id;
+  }
+
+  async erase() {
+    await call("DELETE", at(this.id));
+  }
+
+  /** @param {string} what @param {any} [value] */
+  emit(what, value) {
+    this.dispatchEvent(new CustomEvent("change", {detail: {what, value}}));
+  }
+}
+
+/** Lengths of what lies below a pointer. @param {any} lengths @param {string} path */
+function within(lengths, path) {
+  if (!lengths) return undefined;
+  const inside = Object.entries(lengths).filter(([name]) => name.startsWith(path));
+  return Object.fromEntries(inside.map(([name, length]) => [name.slice(path.length), length]));
+}
+
+/** Wait, but no longer than until the machine is online or the page is looked at again. */
+function pause(/** @type {number} */ seconds) {
+  return new Promise((resolve) => {
+    const done = () => {
+      clearTimeout(timer);
+      removeEventListener("online", done);
+      document.removeEventListener("visibilitychange", done);
+      resolve(undefined);
+    };
+    const timer = setTimeout(done, seconds * 1000);
+    addEventListener("online", done);
+    document.addEventListener("visibilitychange", done);
+  });
+}

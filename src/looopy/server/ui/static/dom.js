@@ -1,0 +1,101 @@
+/**
+ * Builds elements. Text becomes text nodes, so that no content is ever read as markup.
+ */
+
+import {shown} from "./text.js";
+
+/** @typedef {Node | string | number | null | undefined | false} Child */
+
+const SVG = "http://www.w3.org/2000/svg";
+
+/**
+ * Make an element: `h("button", {class: "quiet", onclick: act}, "Stop")`.
+ *
+ * @param {string} tag
+ * @param {Record<string, any>} [props] attributes; functions for `onclick` and its like; `true` for
+ *   an empty attribute. False, null and undefined leave an attribute out.
+ * @param {...(Child | Child[])} children
+ * @returns {any} the element
+ */
+export function h(tag, props = {}, ...children) {
+  return filled(document.createElement(tag), props, children);
+}
+
+/**
+ * Make an element of a picture, as `h` does.
+ *
+ * @param {string} tag
+ * @param {Record<string, any>} [props]
+ * @param {...(Child | Child[])} children
+ * @returns {any}
+ */
+export function svg(tag, props = {}, ...children) {
+  return filled(document.createElementNS(SVG, tag), props, children);
+}
+
+/**
+ * Replace what is in an element.
+ *
+ * @param {Element} parent
+ * @param {...(Child | Child[])} children
+ */
+export function fill(parent, ...children) {
+  parent.replaceChildren(...nodes(children));
+}
+
+/** @param {Element} made @param {Record<string, any>} props @param {any[]} children */
+function filled(made, props, children) {
+  for (const [name, value] of Object.entries(props)) {
+    if (value === false || value === null || value === undefined) continue;
+    if (typeof value === "function") made.addEventListener(name.slice(2), value);
+    else if (name === "value") /** @type {any} */ (made).value = value;
+    else made.setAttribute(name, value === true ? "" : String(value));
+  }
+  made.append(...nodes(children));
+  return made;
+}
+
+/** @param {any[]} children @returns {Node[]} */
+function nodes(children) {
+  return children
+    .flat(3)
+    .filter((one) => one !== null && one !== undefined && one !== false)
+    .map((one) => (one instanceof Node ? one : document.createTextNode(shown(String(one)))));
+}
+
+/** Tell a screen reader, once. @param {string} text */
+export function announce(text) {
+  const place = document.getElementById("announcer");
+  if (place) place.textContent = shown(text);
+}
+
+/**
+ * Ask before something is done.
+ *
+ * @param {string} title
+ * @param {string} text
+ * @param {string} action the word on the button
+ * @returns {Promise<boolean>}
+ */
+export function confirmed(title, text, action) {
+  return new Promise((resolve) => {
+    const dialog = h(
+      "dialog",
+      {class: "confirm", "aria-labelledby": "confirm-title", onclose: done},
+      h("h2", {id: "confirm-title"}, title),
+      h("p", {}, text),
+      h(
+        "div",
+        {class: "actions"},
+        h("button", {type: "button", class: "quiet", onclick: () => dialog.close("")}, "Cancel"),
+        h("button", {type: "button", class: "main", onclick: () => dialog.close("yes")}, action),
+      ),
+    );
+    function done() {
+      resolve(dialog.returnValue === "yes");
+      dialog.remove();
+    }
+    document.body.append(dialog);
+    dialog.showModal();
+  });
+}

@@ -1,0 +1,273 @@
+/**
+ * The page: signs in, and shows what its address names.
+ *
+ * `#/` is the list, `#/new` a new conversation, `#/c/ID` one of them, and behind that the panel:
+ * `/timeline/TURN`, `/artifacts` or `/usage`. `/at/POSITION` shows one message.
+ */
+
+import {Problem, get, setToken, takeToken} from "./api.js";
+import {showArtifacts} from "./artifacts.js";
+import {Chat} from "./chat.js";
+import {Composer} from "./composer.js";
+import {Conversation} from "./conversation.js";
+import {announce, confirmed, fill, h} from "./dom.js";
+import {Sidebar, statusOf} from "./sidebar.js";
+import {counted, shortened} from "./text.js";
+import {showTimeline} from "./timeline.js";
+import {showUsage} from "./usage.js";
+
+const PANELS = /** @type {const} */ (["timeline", "artifacts", "usage"]);
+const TITLES = {timeline: "Timeline", artifacts: "Artifacts", usage: "Usage"};
+const LIVE_MS = 1000;
+
+class App {
+  constructor() {
+    this.root = /** @type {HTMLElement} */ (document.getElementById("app"));
+    /** @type {Conversation | null} */
+    this.conversation = null;
+    /** @type {Chat | null} */
+    this.chat = null;
+    this.panel = "";
+    this.turn = 0;
+    this.lost = false;
+    const actions = {
+      problem: (/** @type {unknown} */ error) => this.problem(error),
+      edit: (/** @type {string} */ text) => this.composer.put(text),
+    };
+    this.actions = actions;
+    this.sidebar = new Sidebar(actions);
+    this.composer = new Composer(actions);
+    this.title = h("h2", {class: "chat-title", tabindex: -1});
+    this.facts = h("div", {class: "chat-facts"});
+    this.tabs = new Map(PANELS.map((panel) => [panel, h("a", {class: "button quiet"}, TITLES[panel])]));
+    const erase = () => this.erase().catch(actions.problem);
+    const remove = h("button", {type: "button", class: "quiet", onclick: erase}, "Delete");
+    this.tools = h("div", {class: "chat-tools"}, [...this.tabs.values()], remove);
+    this.alert = h("div", {class: "alert", role: "alert", hidden: true});
+    this.place = h("div", {class: "chat-place"});
+    this.panelHead = h("header", {class: "panel-head"});
+    this.panelBody = h("div", {class: "panel-body", tabindex: 0, role: "region", "aria-label": "Details"});
+    this.main = h(
+      "main",
+      {class: "chat"},
+      h("header", {class: "chat-head"}, h("a", {class: "back", href: "#/", "aria-label": "Conversations"}, "‹"), h("div", {class: "names"}, this.title, this.facts), this.tools),
+      this.alert,
+      this.place,
+      this.composer.element,
+    );
+    this.aside = h("aside", {class: "panel", "aria-label": "Details of the conversation"}, this.panelHead, this.panelBody);
+  }
+
+  async begin() {
+    takeToken();
+    if (!(await this.signedIn())) return this.login();
+    fill(this.root, this.sidebar.element, this.main, this.aside);
+    addEventListener("hashchange", () => this.route());
+    setInterval(() => this.tick(), LIVE_MS);
+    this.route();
+  }
+
+  async signedIn() {
+    try {
+      await get("contexts?limit=1");
+      return true;
+    } catch (error) {
+      if (error instanceof Problem && error.status === 401) return false;
+      this.root.replaceChildren(h("p", {class: "empty"}, /** @type {Error} */ (error).message));
+      throw error;
+    }
+  }
+
+  /** Ask for the token. */
+  login() {
+    const input = h("input", {type: "password", id: "token", autocomplete: "off", required: true});
+    const said = h("p", {class: "error", role: "alert"});
+    const enter = async (/** @type {Event} */ event) => {
+      event.preventDefault();
+      setToken(input.value);
+      if (await this.signedIn()) return location.reload();
+      said.textContent = "The server does not know this token.";
+      input.select();
+    };
+    fill(
+      this.root,
+      h(
+        "main",
+        {class: "login"},
+        h("img", {src: "ui/icon.svg", alt: "", width: 48, height: 48}),
+        h("h1", {}, "looopy"),
+        h("p", {}, "Open the link that ", h("code", {}, "looopy serve"), " printed, or paste its token."),
+        h("form", {onsubmit: enter}, h("label", {for: "token"}, "Token"), input, said, h("button", {class: "main"}, "Enter")),
+      ),
+    );
+    input.focus();
+  }
+
+  /** Show what the address names. */
+  route() {
+    const [, kind = "", id = "", rest = "", number = ""] = location.hash.split("/");
+    const name = kind === "c" ? decodeURIComponent(id) : kind === "new" ? newId() : "";
+    if (kind === "new") {
+      history.replaceState(null, "", `#/c/${name}`);
+      return this.show(name, true);
+    }
+    this.panel = PANELS.includes(/** @type {any} */ (rest)) ? rest : "";
+    this.turn = rest === "timeline" ? Number(number) || 0 : 0;
+    if (!name) this.leave();
+    else if (name !== this.conversation?.id) this.show(name, false, rest === "at" ? Number(number) : 0);
+    else if (rest === "at") this.chat?.reveal(Number(number)).catch(this.actions.problem);
+    this.layout();
+  }
+
+  layout() {
+    document.body.dataset.context = this.conversation ? "yes" : "no";
+    document.body.dataset.panel = this.conversation?.record ? this.panel : "";
+    this.heading();
+    this.drawPanel().catch(this.actions.problem);
+  }
+
+  leave() {
+    this.conversation?.close();
+    this.conversation = this.chat = null;
+    this.sidebar.select("");
+    document.title = "looopy";
+    fill(this.place, this.welcome());
+  }
+
+  welcome() {
+    return h(
+      "div",
+      {class: "welcome"},
+      h("img", {src: "ui/icon.svg", alt: "", width: 56, height: 56}),
+      h("h2", {}, "Agents that outlive their process"),
+      h("p", {}, "Choose a conversation, or begin a new one. Each step is stored before you see it: kill the server in the middle of a turn, start it, and continue here."),
+      h("a", {class: "button main", href: "#/new"}, "New conversation"),
+    );
+  }
+
+  /** @param {string} id @param {boolean} fresh @param {number} [position] to show */
+  show(id, fresh, position = 0) {
+    this.conversation?.close();
+    const conversation = new Conversation(id);
+    const chat = new Chat(conversation, this.actions);
+    this.conversation = conversation;
+    this.chat = chat;
+    this.lost = false;
+    this.problem(null);
+    this.sidebar.select(id);
+    this.composer.attach(conversation);
+    conversation.addEventListener("change", (event) => this.changed(conversation, /** @type {any} */ (event).detail));
+    fill(this.place, chat.element);
+    if (fresh) {
+      this.panel = "";
+      chat.all();
+      fill(chat.after, h("p", {class: "empty"}, "A new conversation. It begins with your first message."));
+      this.layout();
+      this.composer.focus();
+      return;
+    }
+    conversation
+      .open()
+      .then(() => (position ? chat.reveal(position) : undefined))
+      .catch(this.actions.problem);
+  }
+
+  /** @param {Conversation} conversation @param {{what: string, value: any}} change */
+  changed(conversation, {what, value}) {
+    if (conversation !== this.conversation) return;
+    if (what === "lost") this.problem(value);
+    if (what === "connection") this.lost = !conversation.connected;
+    if (what === "connection" && conversation.connected) this.problem(null);
+    if (["all", "record", "turn", "connection", "absent"].includes(what)) {
+      document.body.dataset.panel = conversation.record ? this.panel : "";
+      this.heading();
+      this.composer.update();
+    }
+    if (what === "turn" || what === "all") this.sidebar.load().catch(() => {});
+    if (["turn", "all"].includes(what) || (what === "artifacts" && this.panel === "artifacts")) {
+      this.drawPanel().catch(this.actions.problem);
+    }
+  }
+
+  /** The timeline of a running turn grows while it is looked at. */
+  tick() {
+    if (this.panel === "timeline" && this.conversation?.running && !document.hidden) this.drawPanel().catch(() => {});
+  }
+
+  heading() {
+    const {conversation} = this;
+    const record = conversation?.record;
+    const id = encodeURIComponent(conversation?.id ?? "");
+    const first = conversation ? [...conversation.entries.values()].find((one) => one.position === 1) : null;
+    const said = typeof first?.message.content === "string" ? first.message.content : first?.message.content?.[0]?.text;
+    const name = said ? shortened(said, 80) : conversation?.id ?? "";
+    fill(this.title, name);
+    if (conversation) document.title = `${name} · looopy`;
+    const words = /** @type {Record<string, string>} */ ({running: "Running", waiting: "Waits for you", failed: "Failed", interrupted: "Interrupted", ready: "Ready"});
+    const status = record ? statusOf(record) : "";
+    fill(
+      this.facts,
+      record && !this.lost ? h("span", {class: `chip ${status}`}, words[status]) : null,
+      record && !this.lost ? h("span", {class: "faint lease"}, lease(record)) : null,
+      this.lost ? h("span", {class: "chip failed"}, "The server does not answer. Reconnecting…") : null,
+    );
+    this.tools.hidden = !record;
+    for (const [panel, tab] of this.tabs) {
+      tab.href = panel === this.panel ? `#/c/${id}` : `#/c/${id}/${panel}`;
+      if (panel === this.panel) tab.setAttribute("aria-current", "true");
+      else tab.removeAttribute("aria-current");
+    }
+  }
+
+  async erase() {
+    const {conversation} = this;
+    if (!conversation) return;
+    const text = "Its messages, artifacts and events are erased for good.";
+    if (!(await confirmed("Delete this conversation?", text, "Delete"))) return;
+    conversation.close();
+    await conversation.erase();
+    announce("The conversation was deleted");
+    location.hash = "#/";
+  }
+
+  async drawPanel() {
+    const {conversation, panel} = this;
+    if (!conversation?.record || !panel) return fill(this.panelBody);
+    const id = encodeURIComponent(conversation.id);
+    if (this.panelHead.dataset.panel !== panel || this.panelHead.dataset.id !== id) {
+      Object.assign(this.panelHead.dataset, {panel, id});
+      const close = h("a", {class: "button quiet", href: `#/c/${id}`}, "Close");
+      fill(this.panelHead, h("h2", {tabindex: -1}, TITLES[/** @type {keyof typeof TITLES} */ (panel)]), close);
+      fill(this.panelBody);
+    }
+    if (panel === "timeline") await showTimeline(conversation, this.turn || conversation.record.turn_count, this.panelBody);
+    if (panel === "artifacts") await showArtifacts(conversation, this.panelBody, this.actions.problem);
+    if (panel === "usage") await showUsage(conversation, this.panelBody);
+  }
+
+  /** Say what went wrong, or nothing any more. @param {unknown} error */
+  problem(error) {
+    if (error instanceof Problem && error.status === 401) return void this.login();
+    if (error instanceof TypeError && this.conversation && !this.conversation.connected) return; // it reconnects
+    const text = error instanceof Error ? error.message : "";
+    this.alert.hidden = !text;
+    const close = h("button", {type: "button", class: "quiet small", onclick: () => this.problem(null)}, "Dismiss");
+    fill(this.alert, text ? [h("span", {}, text), close] : []);
+  }
+}
+
+/** Who holds the conversation. @param {any} record */
+function lease(record) {
+  if (!record.lease) return record.turn_count ? `${counted(record.turn_count, "turn")}, no process holds it` : "";
+  const {turn, process, here, live, cancelling} = record.lease;
+  const who = here ? `process ${process}, this server` : `process ${process ?? "elsewhere"}, another one`;
+  if (!live) return `Turn ${turn}: its process ${process ?? ""} is gone`;
+  return `Turn ${turn} ${cancelling ? "is being cancelled" : "runs"} in ${who}`;
+}
+
+function newId() {
+  const random = crypto.getRandomValues(new Uint32Array(2));
+  return `chat-${[...random].map((one) => one.toString(36)).join("")}`;
+}
+
+new App().begin().catch((error) => console.error(error));

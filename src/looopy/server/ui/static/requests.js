@@ -1,0 +1,156 @@
+/**
+ * What a turn waits for, answered in place: approvals, questions, tools of the user's side.
+ */
+
+import {h} from "./dom.js";
+import {formOf, same} from "./form.js";
+import {code} from "./markdown.js";
+import {duration, pretty} from "./text.js";
+
+/** @typedef {(inputs: Record<string, unknown>) => Promise<void>} Answer */
+
+/**
+ * The card of a request.
+ *
+ * @param {any} request
+ * @param {Answer} answer
+ * @returns {HTMLElement}
+ */
+export function requestCard(request, answer) {
+  const titles = {
+    approval: "Waits for your approval",
+    input: "Asks you",
+    auth: "Needs credentials",
+    client_tool: "Asks for a result from you",
+  };
+  const kind = /** @type {keyof typeof titles} */ (request.kind);
+  const error = h("p", {class: "error", role: "alert"});
+  const card = h(
+    "section",
+    {class: "request", "aria-label": `${titles[kind]}: ${request.tool_name}`, tabindex: -1},
+    h(
+      "header",
+      {},
+      h("span", {class: "chip wait"}, titles[kind]),
+      h("code", {}, request.tool_name),
+      expiry(request),
+    ),
+    h("h3", {}, request.prompt || titles[kind]),
+  );
+  /** @param {() => unknown} value */
+  const send = async (value) => {
+    const buttons = card.querySelectorAll("button");
+    try {
+      error.textContent = "";
+      const said = value();
+      buttons.forEach((/** @type {HTMLButtonElement} */ one) => (one.disabled = true));
+      await answer({[request.request_id]: said});
+    } catch (problem) {
+      error.textContent = /** @type {Error} */ (problem).message;
+      buttons.forEach((/** @type {HTMLButtonElement} */ one) => (one.disabled = false));
+    }
+  };
+  const parts = {approval, input, auth, client_tool: clientTool};
+  card.append(...(parts[kind] ?? input)(request, send), error);
+  return card;
+}
+
+/** @param {any} request */
+function expiry(request) {
+  if (!request.expires_at) return null;
+  const left = (Date.parse(request.expires_at) - Date.now()) / 1000;
+  const text = left > 0 ? `expires in ${duration(left)}` : "has expired";
+  return h("time", {class: "faint", datetime: request.expires_at}, text);
+}
+
+/** @param {any} request @param {(value: () => unknown) => void} send */
+function approval(request, send) {
+  const editable = request.schema && Object.keys(request.args ?? {}).length > 0;
+  const form = editable ? formOf(request.schema, request.args, "Arguments") : null;
+  const note = h("textarea", {id: `note-${request.request_id}`, rows: 1});
+  const approve = h("button", {type: "button", class: "main", onclick: agreed}, "Approve");
+  const changed = () => {
+    try {
+      return form !== null && !same(form.read(), request.args);
+    } catch {
+      return true;
+    }
+  };
+  const show = () => (approve.textContent = changed() ? "Approve with changes" : "Approve");
+  form?.element.addEventListener("input", show);
+  function agreed() {
+    send(() => {
+      const said = /** @type {Record<string, unknown>} */ ({approved: true});
+      if (form && changed()) said.args = form.read();
+      if (note.value.trim()) said.note = note.value.trim();
+      return Object.keys(said).length > 1 ? said : true;
+    });
+  }
+  const denied = () =>
+    send(() => {
+      const reason = note.value.trim();
+      return reason ? {approved: false, reason} : false;
+    });
+  return [
+    form?.element ?? code(pretty(request.args), "arguments"),
+    h(
+      "div",
+      {class: "field"},
+      h("label", {for: note.id}, "Note or reason, for the model"),
+      note,
+    ),
+    h(
+      "div",
+      {class: "actions"},
+      h("button", {type: "button", class: "danger", onclick: denied}, "Deny"),
+      approve,
+    ),
+  ];
+}
+
+/** @param {any} request @param {(value: () => unknown) => void} send */
+function input(request, send) {
+  if (request.options?.length) {
+    const pick = (/** @type {any} */ one) =>
+      h("button", {type: "button", onclick: () => send(() => one)}, pretty(one));
+    return [h("div", {class: "actions start"}, request.options.map(pick))];
+  }
+  if (request.schema?.type === "boolean") {
+    const say = (/** @type {boolean} */ yes, /** @type {string} */ text) =>
+      h("button", {type: "button", class: yes && "main", onclick: () => send(() => yes)}, text);
+    return [h("div", {class: "actions"}, say(false, "No"), say(true, "Yes"))];
+  }
+  const schema = request.schema ?? {type: "string"};
+  const form = formOf(schema, undefined, "Your answer");
+  return [form.element, sender(() => send(form.read), "Answer")];
+}
+
+/** @param {any} request @param {(value: () => unknown) => void} send */
+function clientTool(request, send) {
+  const form = formOf(request.schema ?? {}, undefined, "Result");
+  const failed = () => send(() => ({is_error: true, content: "the user could not run it"}));
+  return [
+    code(pretty(request.args), "arguments"),
+    form.element,
+    h(
+      "div",
+      {class: "actions"},
+      h("button", {type: "button", class: "danger", onclick: failed}, "It failed"),
+      h("button", {type: "button", class: "main", onclick: () => send(form.read)}, "Send result"),
+    ),
+  ];
+}
+
+/** @param {any} request */
+function auth(request) {
+  const text =
+    "Credentials are encrypted by the program that has them, so this page takes none. Answer the" +
+    " request by the API, or send another message to give it up.";
+  return [h("p", {}, text), code(pretty(request.auth ?? {}), "request")];
+}
+
+/** @param {() => void} act @param {string} text */
+function sender(act, text) {
+  const button = h("button", {type: "button", class: "main", onclick: act}, text);
+  return h("div", {class: "actions"}, button);
+}

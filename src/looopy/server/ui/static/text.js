@@ -1,0 +1,86 @@
+/**
+ * Texts, numbers and times as people read them.
+ */
+
+// Controls that a terminal obeys, and marks that change the direction of what follows them.
+const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u202a-\u202e\u2066-\u2069]/g;
+
+/**
+ * The text with every control character made visible, so that what is shown is what is there.
+ *
+ * @param {string} text
+ */
+export function shown(text) {
+  return text.replace(/\r\n/g, "\n").replace(HIDDEN, (one) => {
+    const code = one.charCodeAt(0);
+    if (code < 0x20) return String.fromCharCode(0x2400 + code);
+    return code === 0x7f ? "\u2421" : `⟨${code.toString(16).toUpperCase()}⟩`;
+  });
+}
+
+/** @param {string} text @param {number} most */
+export function shortened(text, most) {
+  const line = text.slice(0, most * 4).replace(/\s+/g, " ").trim();
+  return line.length > most ? `${line.slice(0, most - 1)}…` : line;
+}
+
+/** JSON as people read it. @param {unknown} value */
+export function pretty(value) {
+  return typeof value === "string" ? value : JSON.stringify(value, null, 2) ?? "";
+}
+
+/** @param {number} value */
+export function count(value) {
+  return value.toLocaleString("en");
+}
+
+/** 1 call, 2 calls. @param {number} value @param {string} noun */
+export function counted(value, noun) {
+  return `${count(value)} ${noun}${value === 1 ? "" : "s"}`;
+}
+
+/** @param {number} value */
+export function compactCount(value) {
+  return value.toLocaleString("en", {notation: "compact", maximumFractionDigits: 1});
+}
+
+/** @param {number} bytes */
+export function size(bytes) {
+  if (bytes < 1000) return `${bytes} B`;
+  const power = Math.min(3, Math.floor(Math.log10(bytes) / 3));
+  return `${(bytes / 1000 ** power).toFixed(1)} ${["B", "kB", "MB", "GB"][power]}`;
+}
+
+/** Seconds as a duration. @param {number} seconds */
+export function duration(seconds) {
+  if (seconds < 0.0005) return "0 ms";
+  if (seconds < 1) return `${Math.round(seconds * 1000)} ms`;
+  if (seconds < 60) return `${seconds < 10 ? seconds.toFixed(1) : Math.round(seconds)} s`;
+  const minutes = Math.floor(seconds / 60);
+  if (minutes < 60) return `${minutes} min ${Math.round(seconds % 60)} s`;
+  const hours = Math.floor(minutes / 60);
+  return hours < 48 ? `${hours} h ${minutes % 60} min` : `${Math.floor(hours / 24)} days`;
+}
+
+/** The cost of a usage; empty if it costs nothing, or nobody knows. @param {any} usage */
+export function cost(usage) {
+  const total = usage?.cost?.total;
+  if (!total) return "";
+  return `$${total < 0.01 ? total.toPrecision(2) : total.toFixed(2)}`;
+}
+
+/** @param {string | number | Date} moment */
+export function clock(moment) {
+  return new Date(moment).toLocaleTimeString("en-GB");
+}
+
+/** A moment near or far, in a few characters. @param {string | number} moment */
+export function when(moment) {
+  const then = new Date(moment);
+  const days = (Date.now() - then.getTime()) / 86_400_000;
+  if (days < 1 && then.getDate() === new Date().getDate()) {
+    return then.toLocaleTimeString("en-GB", {hour: "2-digit", minute: "2-digit"});
+  }
+  const year = days > 300 ? /** @type {const} */ ("numeric") : undefined;
+  return then.toLocaleDateString("en-GB", {day: "numeric", month: "short", year});
+}

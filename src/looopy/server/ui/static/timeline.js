@@ -1,0 +1,380 @@
+/**
+ * A turn as a picture: its runs, model calls and tool calls on an axis of time.
+ *
+ * The axis is true to scale, except where no process worked: a long wait is drawn short, with its
+ * length written on it. The same facts stand in a table below.
+ */
+
+import {at, get} from "./api.js";
+import {fill, h, svg} from "./dom.js";
+import {clock, cost, count, counted, duration, shortened} from "./text.js";
+
+const LEFT = 58;
+const NARROWEST = 470; // a narrower place scrolls
+const BREAK = 56; // the most that a wait takes
+const RUN = 40; // the least that a run takes
+const LANE = 24;
+const TOP = 52;
+const MOST_LANES = 10;
+const MOST_ROWS = 200;
+const STEPS = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 86400];
+
+/**
+ * The panel: fills an element with the timeline of a turn.
+ *
+ * @param {import("./conversation.js").Conversation} conversation
+ * @param {number} turn
+ * @param {HTMLElement} place
+ */
+export async function showTimeline(conversation, turn, place) {
+  if (!turn) return fill(place, h("p", {class: "empty"}, "There is no turn yet."));
+  const found = await get(at(conversation.id, `/turns/${turn}/timeline`));
+  const last = conversation.record.turn_count;
+  const first = found.runs[0].turn;
+  const end = found.runs.at(-1).turn;
+  const base = `#/c/${encodeURIComponent(conversation.id)}/timeline/`;
+  const title = first === end ? `Turn ${first}` : `Turns ${first} to ${end}, one after the other`;
+  const open = place.querySelector("details")?.open ?? false;
+  const left = place.querySelector(".picture-scroll")?.scrollLeft ?? 0;
+  fill(
+    place,
+    h(
+      "nav",
+      {class: "pager", "aria-label": "Turns"},
+      first > 1 ? h("a", {href: `${base}${first - 1}`}, "← Earlier") : h("span"),
+      h("h3", {}, title),
+      end < last ? h("a", {href: `${base}${end + 1}`}, "Later →") : h("span"),
+    ),
+    h("p", {class: "facts"}, summary(found.runs)),
+    h("div", {class: "picture-scroll", tabindex: 0, role: "group", "aria-label": "Timeline picture"}, picture(found.runs, place.clientWidth - 56)),
+    legend(),
+    found.complete ? null : h("p", {class: "faint"}, "This turn is very long: its end is not drawn."),
+    table(found.runs, open),
+  );
+  const scroll = place.querySelector(".picture-scroll");
+  if (scroll) scroll.scrollLeft = left;
+}
+
+/** @param {any[]} runs */
+function summary(runs) {
+  const spans = runs.flatMap((run) => run.spans);
+  const models = spans.filter((span) => span.kind === "model");
+  const retried = models.filter((span) => span.attempts > 1).length;
+  const tools = spans.length - models.length + runs.reduce((sum, run) => sum + run.left_out, 0);
+  const lost = runs.filter((run) => run.outcome === "interrupted").length;
+  const worked = runs.reduce((sum, run) => sum + seconds(run.started, endOfWork(run)), 0);
+  const usage = runs.reduce((sum, run) => sum + (run.usage.total_tokens ?? 0), 0);
+  const price = cost({cost: {total: runs.reduce((sum, run) => sum + (run.usage.cost?.total ?? 0), 0)}});
+  return [
+    counted(runs.length, "run"),
+    lost ? `${counted(lost, "process")} lost`.replace("processs", "processes") : "",
+    `${duration(worked)} of work`,
+    counted(models.length, "model call") + (retried ? `, ${retried} retried` : ""),
+    counted(tools, "tool call"),
+    usage ? `${count(usage)} tokens` : "",
+    price,
+  ]
+    .filter(Boolean)
+    .join(" · ");
+}
+
+/** @param {string | number} from @param {string | number} to */
+function seconds(from, to) {
+  return Math.max(0, (time(to) - time(from)) / 1000);
+}
+
+/** @param {string | number} moment */
+function time(moment) {
+  return typeof moment === "number" ? moment : Date.parse(moment);
+}
+
+/** @param {any} run */
+function endOfWork(run) {
+  return time(run.last_sign ?? run.ended ?? Date.now());
+}
+
+/**
+ * @typedef {{kind: "work" | "dead" | "wait", from: number, to: number, run: any, x: number,
+ *   width: number}} Segment
+ */
+
+/** The parts of the axis, in order. @param {any[]} runs @param {number} wide @returns {Segment[]} */
+function segmentsOf(runs, wide) {
+  const made = /** @type {Segment[]} */ ([]);
+  const add = (/** @type {Segment["kind"]} */ kind, /** @type {number} */ from, /** @type {number} */ to, /** @type {any} */ run) => {
+    if (to > from || kind === "work") made.push({kind, from, to: Math.max(from, to), run, x: 0, width: 0});
+  };
+  runs.forEach((run, i) => {
+    if (i > 0) add("wait", time(runs[i - 1].ended ?? run.started), time(run.started), runs[i - 1]);
+    add("work", time(run.started), endOfWork(run), run);
+    if (run.last_sign && run.ended) add("dead", endOfWork(run), time(run.ended), run);
+  });
+  const room = Math.max(NARROWEST, wide) - LEFT - 16;
+  const all = made.reduce((sum, one) => sum + one.to - one.from, 0) || 1;
+  const shortest = 34;
+  for (const one of made) {
+    const share = ((one.to - one.from) / all) * room;
+    if (one.kind !== "work") one.width = Math.min(BREAK, Math.max(shortest, share));
+  }
+  const left = room - made.reduce((sum, one) => sum + one.width, 0);
+  const works = made.filter((one) => one.kind === "work");
+  const worked = works.reduce((sum, one) => sum + one.to - one.from, 0) || 1;
+  const spare = Math.max(works.length * 1.3 * RUN, left) - works.length * RUN;
+  let x = LEFT;
+  for (const one of made) {
+    if (one.kind === "work") one.width = RUN + ((one.to - one.from) / worked) * Math.max(0, spare);
+    one.x = x;
+    x += one.width;
+  }
+  return made;
+}
+
+/** @param {any[]} runs @param {number} wide */
+function picture(runs, wide) {
+  const segments = segmentsOf(runs, wide);
+  const place = (/** @type {string | number} */ moment) => {
+    const t = time(moment);
+    const inside = segments.find((one) => t <= one.to) ?? segments[segments.length - 1];
+    const share = inside.to > inside.from ? (t - inside.from) / (inside.to - inside.from) : 0;
+    return inside.x + Math.min(1, Math.max(0, share)) * inside.width;
+  };
+  const last = segments[segments.length - 1];
+  const width = last.x + last.width + 16;
+  const bars = lanesOf(runs, place);
+  const lanes = Math.max(1, ...bars.map((one) => one.lane + 1));
+  const marks = TOP + lanes * LANE + 6;
+  const height = marks + 48;
+  const parts = [
+    svg("defs", {}, hatch()),
+    ...segments.flatMap((one) => segment(one, height)),
+    ...segments.filter((one) => one.kind === "work").flatMap((one) => ticks(one, height)),
+    label(6, TOP + 16, "Model"),
+    lanes > 1 ? label(6, TOP + LANE + 16, "Tools") : null,
+    label(6, marks + 16, "Events"),
+    ...bars.map(bar),
+    ...marksOf(runs, place).map(([one, x]) => mark(one, x, marks)),
+    ...runs.filter((run) => run.last_sign).map((run) => death(place(run.last_sign), marks + 20)),
+  ];
+  const props = {viewBox: `0 0 ${width} ${height}`, width, height, role: "img", class: "timeline"};
+  return svg("svg", {...props, "aria-label": `Timeline: ${summary(runs)}`}, parts);
+}
+
+function hatch() {
+  const line = svg("path", {d: "M-2 8 L8 -2 M0 10 L10 0", class: "hatch"});
+  const props = {id: "hatch", width: 8, height: 8, patternUnits: "userSpaceOnUse"};
+  return svg("pattern", props, line);
+}
+
+/** @param {number} x @param {number} y @param {string} text */
+function label(x, y, text) {
+  return svg("text", {x, y, class: "lane"}, text);
+}
+
+/** @param {Segment} one @param {number} height */
+function segment(one, height) {
+  const long = duration((one.to - one.from) / 1000);
+  const middle = one.x + one.width / 2;
+  const box = {x: one.x, y: 26, width: Math.max(1, one.width), height: height - 44};
+  if (one.kind === "work") {
+    const name = `Run ${one.run.turn}`;
+    const words = one.width > 110 ? `${name} · ${clock(one.from)}` : name;
+    const kind = one.run.outcome ?? "running";
+    return [
+      svg("rect", {...box, class: `work ${kind}`, rx: 4}),
+      svg("rect", {x: one.x, y: 4, width: one.width - 2, height: 20, rx: 5, class: `head ${kind}`}),
+      svg("text", {x: one.x + 7, y: 18, class: "head-text"}, shortened(words, Math.max(2, one.width / 6.4))),
+      svg("title", {}, `${name}, ${clock(one.from)}, ${long}`),
+    ];
+  }
+  const dead = one.kind === "dead";
+  const title = dead
+    ? `The process of run ${one.run.turn} was gone, and it took ${long} until another one found that`
+    : `${long} until somebody continued or answered`;
+  return [
+    svg("g", {}, svg("title", {}, title), svg("rect", {...box, class: one.kind, fill: dead ? "url(#hatch)" : null})),
+    svg("text", {x: middle, y: 13, class: "gap", "text-anchor": "middle"}, dead ? "gone" : "wait"),
+    svg("text", {x: middle, y: 23, class: "gap", "text-anchor": "middle"}, long.split(" ").slice(0, 2).join(" ")),
+  ];
+}
+
+/** @param {Segment} one @param {number} height */
+function ticks(one, height) {
+  const all = (one.to - one.from) / 1000;
+  const step = STEPS.find((size) => (size / all) * one.width >= 64) ?? Infinity;
+  const made = [];
+  for (let at = step; at < all - step / 3 && made.length < 60; at += step) {
+    const x = one.x + (at / all) * one.width;
+    made.push(svg("line", {x1: x, x2: x, y1: 26, y2: height - 18, class: "tick"}));
+    made.push(svg("text", {x, y: height - 5, class: "tick-text", "text-anchor": "middle"}, `+${duration(at)}`));
+  }
+  const from = svg("text", {x: one.x, y: height - 5, class: "tick-text"}, one.width >= 60 ? clock(one.from) : "");
+  return [from, ...made];
+}
+
+/**
+ * The bars with their lanes: the model's is the first, and no two bars of a lane overlap.
+ *
+ * @param {any[]} runs
+ * @param {(moment: string | number) => number} place
+ */
+function lanesOf(runs, place) {
+  const ends = /** @type {number[]} */ ([]);
+  const many = runs.reduce((sum, run) => sum + run.spans.length, 0) > 60;
+  return runs.flatMap((run) =>
+    run.spans.map((/** @type {any} */ span) => {
+      const x = place(span.started);
+      const cut = span.ended === null;
+      const until = cut ? endOfWork(run) : time(span.ended);
+      const width = Math.max(cut ? 8 : 3, place(until) - x);
+      const name = span.kind === "model" ? shortened(span.name || "model", 40) : shortened(span.name, 40);
+      const inside = width > name.length * 6.2 + 8;
+      const reach = x + width + (inside || many || span.kind === "model" ? 2 : name.length * 6.2 + 8);
+      let lane = 0;
+      if (span.kind !== "model") {
+        lane = ends.findIndex((end, i) => i > 0 && end <= x);
+        if (lane < 0) lane = Math.min(MOST_LANES, Math.max(1, ends.length));
+      }
+      ends[0] ??= 0;
+      ends[lane] = Math.max(ends[lane] ?? 0, reach);
+      return {span, run, lane, x, width, name, inside, text: inside || (!many && span.kind !== "model")};
+    }),
+  );
+}
+
+/** @param {ReturnType<typeof lanesOf>[number]} one */
+function bar(one) {
+  const {span, lane, x, width} = one;
+  const y = TOP + lane * LANE;
+  const kinds = [span.kind, span.is_error ? "failed" : "", span.ended === null ? "open" : "", span.attempts > 1 ? "retried" : ""];
+  const text = one.text
+    ? svg("text", {x: one.inside ? x + 5 : x + width + 4, y: y + 14, class: one.inside ? "bar-text" : "bar-text outside"}, one.name)
+    : null;
+  const tries = span.attempts > 1 ? svg("text", {x: x + width - 4, y: y + 14, class: "bar-text", "text-anchor": "end"}, `↻${span.attempts}`) : null;
+  return svg(
+    "g",
+    {},
+    svg("title", {}, words(span, one.run)),
+    svg("rect", {x, y, width, height: 19, rx: 4, class: `bar ${kinds.join(" ")}`}),
+    text,
+    width > 40 ? tries : null,
+  );
+}
+
+/** A span as a sentence. @param {any} span @param {any} run */
+function words(span, run) {
+  const long = duration(seconds(span.started, span.ended ?? endOfWork(run)));
+  const facts = [
+    span.kind === "model" ? `Model call ${span.name}` : `Tool ${span.name}`,
+    span.ended === null ? (span.unknown || run.ended ? `began, and has no result of its own` : `runs for ${long}`) : long,
+    span.attempts > 1 ? `${span.attempts} attempts` : "",
+    span.first_delta_s ? `first words after ${duration(span.first_delta_s)}` : "",
+    span.tokens ? `${count(span.tokens)} tokens` : "",
+    span.is_error ? "failed" : "",
+  ];
+  return facts.filter(Boolean).join(", ");
+}
+
+const SIGNS = /** @type {Record<string, string>} */ ({approval: "✓", asks: "?", artifact: "◆", error: "!", message: "➤"});
+
+/** @param {any} one */
+function markWords(one) {
+  const known = /** @type {Record<string, string>} */ ({
+    approval: `${one.name}: ${one.decision}${one.actor_id ? ` by ${one.actor_id}` : ""}${one.text ? `, ${one.text}` : ""}`,
+    asks: `Asks about ${one.name}`,
+    artifact: `Artifact ${one.name}, version ${one.version}`,
+    error: `Error ${one.name}: ${one.text}`,
+    message: `Message: ${one.name}`,
+  });
+  return known[one.kind] ?? one.kind;
+}
+
+/** The marks beside each other. @param {any[]} runs @param {(moment: string | number) => number} place */
+function marksOf(runs, place) {
+  let last = 0;
+  return runs
+    .flatMap((run) => run.marks)
+    .map((one) => {
+      last = Math.max(place(one.at), last + 17);
+      return /** @type {[any, number]} */ ([one, last]);
+    });
+}
+
+/** @param {any} one @param {number} x @param {number} y */
+function mark(one, x, y) {
+  const denied = one.kind === "approval" && one.decision !== "approved";
+  return svg(
+    "g",
+    {class: `mark ${one.kind} ${denied ? "denied" : ""}`},
+    svg("title", {}, `${clock(one.at)} ${markWords(one)}`),
+    svg("circle", {cx: x, cy: y + 11, r: 8}),
+    svg("text", {x, y: y + 15, "text-anchor": "middle"}, denied ? "✗" : SIGNS[one.kind] ?? "•"),
+  );
+}
+
+/** @param {number} x @param {number} bottom */
+function death(x, bottom) {
+  return svg(
+    "g",
+    {class: "death"},
+    svg("title", {}, "The last thing that this process stored"),
+    svg("line", {x1: x, x2: x, y1: 26, y2: bottom}),
+    svg("text", {x, y: 42, "text-anchor": "middle"}, "✕"),
+  );
+}
+
+function legend() {
+  const items = [
+    ["model", "model call"],
+    ["tool", "tool call"],
+    ["failed", "failed"],
+    ["open", "began, no result of its own"],
+    ["dead", "process gone"],
+    ["wait", "waited"],
+  ];
+  const signs = "✓ approval · ? question · ◆ artifact · ➤ message · ! error · ✕ last sign of a process";
+  return h(
+    "div",
+    {class: "legend"},
+    items.map(([kind, text]) => h("span", {}, h("i", {class: `key ${kind}`}), text)),
+    h("span", {class: "faint"}, signs),
+  );
+}
+
+/** @param {any[]} runs @param {boolean} open */
+function table(runs, open) {
+  const rows = runs
+    .flatMap((run) => [
+      {at: run.started, what: `Run ${run.turn} begins${run.continues ? `, continues turn ${run.continues}` : ""}`, long: ""},
+      ...run.spans.map((/** @type {any} */ span) => ({
+        at: span.started,
+        what: words(span, run),
+        long: span.ended ? duration(seconds(span.started, span.ended)) : "",
+      })),
+      ...run.marks.map((/** @type {any} */ one) => ({at: one.at, what: markWords(one), long: ""})),
+      run.last_sign ? {at: run.last_sign, what: `Last sign of the process of run ${run.turn}`, long: ""} : null,
+      run.ended
+        ? {
+            at: run.ended,
+            what: run.outcome === "interrupted" ? `Another process finds that run ${run.turn} was interrupted` : `Run ${run.turn} ends: ${run.outcome}`,
+            long: run.last_sign ? `${duration(seconds(run.last_sign, run.ended))} later` : "",
+          }
+        : null,
+    ])
+    .filter((one) => one !== null)
+    .sort((a, b) => time(a.at) - time(b.at));
+  const row = (/** @type {any} */ one) => h("tr", {}, h("td", {}, clock(one.at)), h("td", {}, one.what), h("td", {class: "number"}, one.long));
+  const body = h("tbody", {}, rows.slice(0, MOST_ROWS).map(row));
+  const head = h("tr", {}, h("th", {scope: "col"}, "Time"), h("th", {scope: "col"}, "Event"), h("th", {scope: "col"}, "Duration"));
+  const all = () => {
+    fill(body, rows.map(row));
+    more.remove();
+  };
+  const more = h("button", {type: "button", class: "quiet", onclick: all}, `Show all ${count(rows.length)} rows`);
+  return h(
+    "details",
+    {class: "fold", open},
+    h("summary", {}, "As a table"),
+    h("table", {class: "facts-table"}, h("thead", {}, head), body),
+    rows.length > MOST_ROWS ? more : null,
+  );
+}

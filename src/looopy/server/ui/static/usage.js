@@ -1,0 +1,128 @@
+/**
+ * Tokens and cost of a conversation: sums, and a plot of its turns.
+ */
+
+import {at, get} from "./api.js";
+import {fill, h, svg} from "./dom.js";
+import {compactCount, cost, count} from "./text.js";
+
+const PARTS = /** @type {const} */ ([
+  ["input", "Input"],
+  ["cache_read", "Input from the cache"],
+  ["cache_write", "Input into the cache"],
+  ["output", "Output"],
+]);
+const HEIGHT = 180;
+const LEFT = 52;
+const MOST = 2000; // turns that are read; as many as fit are drawn
+
+/**
+ * The panel: fills an element with the usage of a conversation.
+ *
+ * @param {import("./conversation.js").Conversation} conversation
+ * @param {HTMLElement} place
+ */
+export async function showUsage(conversation, place) {
+  const {record} = conversation;
+  const turns = [];
+  let after = /** @type {number | null} */ (Math.max(0, record.turn_count - MOST));
+  while (after !== null) {
+    const page = /** @type {any} */ (await get(at(conversation.id, `/turns?after=${after}&limit=200`)));
+    turns.push(...page.items);
+    after = page.next;
+  }
+  const {usage} = record;
+  const asked = (usage.input ?? 0) + (usage.cache_read ?? 0) + (usage.cache_write ?? 0);
+  const cached = asked ? Math.round((100 * (usage.cache_read ?? 0)) / asked) : 0;
+  const money = turns.some((turn) => turn.usage.cost?.total);
+  fill(
+    place,
+    h(
+      "dl",
+      {class: "tiles"},
+      tile("Turns", count(record.turn_count)),
+      tile("Input tokens", compactCount(asked)),
+      tile("Output tokens", compactCount(usage.output ?? 0)),
+      tile("From the cache", `${cached} %`),
+      tile("Cost", cost(usage) || (usage.cost === null ? "unknown" : "$0")),
+    ),
+    turns.length ? plot("Tokens by turn", turns, tokensOf, compactCount, true) : null,
+    money ? plot("Cost by turn, in dollars", turns, (turn) => [["cost", turn.usage.cost?.total ?? 0]], (value) => `$${value.toPrecision(2)}`, false) : null,
+    table(turns),
+  );
+}
+
+/** @param {string} name @param {string} value */
+function tile(name, value) {
+  return h("div", {}, h("dt", {}, name), h("dd", {}, value));
+}
+
+/** @param {any} turn @returns {[string, number][]} */
+function tokensOf(turn) {
+  return PARTS.map(([name]) => [name, turn.usage[name] ?? 0]);
+}
+
+/**
+ * @param {string} title
+ * @param {any[]} all
+ * @param {(turn: any) => [string, number][]} partsOf
+ * @param {(value: number) => string} written
+ * @param {boolean} legend
+ */
+function plot(title, all, partsOf, written, legend) {
+  const turns = all.slice(-120);
+  const sums = turns.map((turn) => partsOf(turn).reduce((sum, [, value]) => sum + value, 0));
+  const top = Math.max(...sums) || 1;
+  const step = Math.min(48, Math.max(6, 420 / turns.length));
+  const width = LEFT + Math.max(420, step * turns.length) + 8;
+  const y = (/** @type {number} */ value) => HEIGHT - 24 - (value / top) * (HEIGHT - 40);
+  const lines = [0, 0.5, 1].map((share) => [
+    svg("line", {x1: LEFT, x2: width - 8, y1: y(top * share), y2: y(top * share), class: "tick"}),
+    svg("text", {x: LEFT - 6, y: y(top * share) + 4, "text-anchor": "end", class: "tick-text"}, share ? written(top * share) : "0"),
+  ]);
+  const each = Math.ceil(40 / step);
+  const bars = turns.map((turn, i) => {
+    const x = LEFT + i * step + step * 0.12;
+    let sum = 0;
+    const rects = partsOf(turn).map(([name, value]) => {
+      sum += value;
+      const height = y(sum - value) - y(sum);
+      return svg("rect", {x, y: y(sum), width: step * 0.76, height: Math.max(0, height), class: `part ${name}`});
+    });
+    const said = partsOf(turn).filter(([, value]) => value).map(([name, value]) => `${name.replace("_", " ")} ${written(value)}`);
+    const number = i % each === 0 ? svg("text", {x: x + step * 0.38, y: HEIGHT - 8, "text-anchor": "middle", class: "tick-text"}, String(turn.turn)) : null;
+    return svg("g", {}, svg("title", {}, `Turn ${turn.turn}: ${said.join(", ")}`), rects, number);
+  });
+  const about = `${title}, ${turns.length} turns, at most ${written(top)}`;
+  return h(
+    "figure",
+    {class: "plot"},
+    h("figcaption", {}, title),
+    h(
+      "div",
+      {class: "picture-scroll", tabindex: 0, role: "group", "aria-label": title},
+      svg("svg", {viewBox: `0 0 ${width} ${HEIGHT}`, width, height: HEIGHT, role: "img", "aria-label": about}, lines, bars),
+    ),
+    legend ? h("div", {class: "legend"}, PARTS.map(([name, text]) => h("span", {}, h("i", {class: `key part ${name}`}), text))) : null,
+  );
+}
+
+/** @param {any[]} turns */
+function table(turns) {
+  const names = ["Turn", ...PARTS.map(([, text]) => text), "Cost"];
+  const row = (/** @type {any} */ turn) =>
+    h(
+      "tr",
+      {},
+      h("td", {}, String(turn.turn)),
+      PARTS.map(([name]) => h("td", {class: "number"}, count(turn.usage[name] ?? 0))),
+      h("td", {class: "number"}, cost(turn.usage) || "–"),
+    );
+  const head = h("tr", {}, names.map((name) => h("th", {scope: "col"}, name)));
+  return h(
+    "details",
+    {class: "fold"},
+    h("summary", {}, "As a table"),
+    h("div", {class: "scroll", tabindex: 0, role: "group", "aria-label": "Usage by turn"}, h("table", {class: "facts-table"}, h("thead", {}, head), h("tbody", {}, turns.slice(-500).map(row)))),
+  );
+}
