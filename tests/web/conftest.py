@@ -12,6 +12,7 @@ import json
 import os
 import shutil
 import subprocess
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -83,3 +84,19 @@ def in_node(bundle: Any) -> Any:
         return json.loads(done.stdout)
 
     return run
+
+
+@pytest.fixture
+async def browser() -> AsyncIterator[Any]:
+    """Chromium without a window."""
+    try:
+        from playwright.async_api import async_playwright
+    except ImportError:
+        missing("playwright is not installed")
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    if chromium is None:
+        missing("Chromium is not installed")
+    async with async_playwright() as play:
+        found = await play.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield found
+        await found.close()

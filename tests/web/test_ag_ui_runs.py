@@ -119,5 +119,3 @@ async def test_the_ag_ui_client_has_the_messages_of_the_context(in_node):
         for number, messages in enumerate(wanted):
             assert not [e for e in got[number]["errors"] if e.startswith("THROWN")], (name, got)
             assert (name, _plain(got[number]["messages"])) == (name, _plain(messages))
-
-

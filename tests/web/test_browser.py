@@ -15,7 +15,6 @@ from typing import Any
 import httpx
 import pytest
 from tests.web.app import STORY
-from tests.web.conftest import missing
 
 ROOT = Path(__file__).parents[2]
 
@@ -62,22 +61,6 @@ async def served(tmp_path: Path) -> AsyncIterator[Served]:
     await server.start()
     yield server
     await server.kill()
-
-
-@pytest.fixture
-async def browser() -> AsyncIterator[Any]:
-    """Chromium without a window."""
-    try:
-        from playwright.async_api import async_playwright
-    except ImportError:
-        missing("playwright is not installed")
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
-    if chromium is None:
-        missing("Chromium is not installed")
-    async with async_playwright() as play:
-        found = await play.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        yield found
-        await found.close()
 
 
 class Page:

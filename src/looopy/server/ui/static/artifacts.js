@@ -71,8 +71,8 @@ async function save(id, one, version) {
   setTimeout(() => URL.revokeObjectURL(href), 60_000);
 }
 
-/** @param {string} id @param {any} one @param {(error: unknown) => void} problem */
-async function look(id, one, problem) {
+/** Show an artifact in a dialog. @param {string} id @param {any} one @param {(error: unknown) => void} problem */
+export async function look(id, one, problem) {
   const body = h("div", {class: "viewer-body"});
   let version = one.version;
   const versions = Array.from({length: Math.min(one.version, 200)}, (_, i) => one.version - i);

@@ -3,16 +3,18 @@
  */
 
 import {at, get} from "./api.js";
-import {CLIP} from "./conversation.js";
+import {look} from "./artifacts.js";
+import {blocksOf, folded, prose, served, sources, textOf, thinking} from "./blocks.js";
+import {CallCard} from "./calls.js";
 import {announce, confirmed, fill, h} from "./dom.js";
-import {code, markdown} from "./markdown.js";
+import {markdown} from "./markdown.js";
 import {requestCard} from "./requests.js";
 import {compactCount, cost, count, duration, pretty, shortened} from "./text.js";
 
 const CALLS_AT_ONCE = 30; // of one message
 const MORE_CALLS = 200;
+const MOST_ARTIFACTS = 8; // beside the end of a turn; the panel has all
 const LIVE_MARKDOWN = 20_000; // characters of a growing answer that are laid out again and again
-const PICTURES = /^image\/(png|jpeg|gif|webp)$/;
 
 /** The log of one conversation. Its element scrolls. */
 export class Chat {
@@ -62,7 +64,7 @@ export class Chat {
     else if (what === "trimmed") this.trimmed();
     else if (what === "live") this.drawLater();
     else if (what === "turn") this.turnEnded(value);
-    else if (what === "record") this.turnEnds();
+    else if (what === "record" || what === "listed") this.turnEnds();
     if (what === "turn" || what === "record") this.settle();
     if (["all", "record", "turn"].includes(what)) this.waits();
     if (["all", "notice", "live", "connection"].includes(what)) this.noticed();
@@ -270,10 +272,11 @@ export class Chat {
       h("span", {class: "dot", title: outcomeText(turn.outcome)}),
       h("span", {}, `Turn ${turn.turn}: ${this.ending(turn)}`),
       h("span", {class: "faint"}, facts.join(" · ")),
+      this.artifactsOf(turn.turn),
       h("a", {href: `#/c/${encodeURIComponent(this.conversation.id)}/timeline/${turn.turn}`}, "Timeline"),
       h(
         "button",
-        {type: "button", class: "link", "aria-label": `Fork after turn ${turn.turn}`, onclick: act(() => this.fork(position))},
+        {type: "button", class: "link", "aria-label": `Fork here, after turn ${turn.turn}`, onclick: act(() => this.fork(position))},
         "Fork here",
       ),
       h(
@@ -282,6 +285,19 @@ export class Chat {
         "Rewind",
       ),
     );
+  }
+
+  /** Buttons that show what a turn has saved. @param {number} turn */
+  artifactsOf(turn) {
+    const {id, artifacts} = this.conversation;
+    return artifacts
+      .filter((one) => one.turn === turn)
+      .slice(0, MOST_ARTIFACTS)
+      .map((one) => {
+        const show = () => look(id, one, this.actions.problem).catch(this.actions.problem);
+        const title = `View ${one.artifact_id}`;
+        return h("button", {type: "button", class: "chip artifact", title, onclick: show}, `◆ ${shortened(one.artifact_id, 40)}`);
+      });
   }
 
   /** @param {any} turn */
@@ -413,218 +429,6 @@ export class Chat {
     found.classList.add("found");
     setTimeout(() => found.classList.remove("found"), 2500);
   }
-}
-
-/** One call of a tool, which folds open to its arguments and its result. */
-class CallCard {
-  /**
-   * @param {any} call
-   * @param {import("./conversation.js").Entry} entry
-   * @param {import("./conversation.js").Conversation} conversation
-   */
-  constructor(call, entry, conversation) {
-    this.call = call;
-    this.entry = entry;
-    this.conversation = conversation;
-    const below = entry.message.role === "toolResult" ? entry.position : entry.position + 1;
-    this.key = conversation.keyOf(call.id, below);
-    this.state = h("span", {class: "state"});
-    this.brief = h("span", {class: "brief"});
-    this.body = h("div", {class: "call-body"});
-    this.element = h(
-      "details",
-      {class: "call", ontoggle: () => this.fillBody()},
-      h("summary", {}, this.state, h("code", {}, shortened(call.name, 80)), this.brief),
-      this.body,
-    );
-    this.update();
-  }
-
-  update() {
-    const known = this.conversation.calls.get(this.key);
-    const decision = this.conversation.decisions.get(this.key);
-    this.isOpen = !known || known.state === "running";
-    const running = this.isOpen && this.conversation.running && this.isNewest();
-    const names = {running: "has no result", done: "done", failed: "failed"};
-    const state = running ? "runs" : known ? names[known.state] : "called";
-    const kind = running ? "running" : known?.state === "running" ? "cut" : known?.state ?? "called";
-    this.element.className = `call ${kind}`;
-    fill(this.state, h("span", {class: "unseen"}, `${state}: `));
-    const args = known?.args ?? this.call.arguments ?? this.call.invalid_arguments;
-    const said = known?.progress && running ? known.progress : brief(args);
-    const seconds = known?.seconds === undefined ? null : duration(known.seconds);
-    fill(
-      this.brief,
-      h("span", {class: "words"}, said),
-      known?.edited ? h("span", {class: "chip wait"}, "edited") : null,
-      decision ? h("span", {class: "chip"}, decision.decision) : null,
-      seconds ? h("span", {class: "faint"}, seconds) : null,
-    );
-    this.filled = false;
-    this.fillBody();
-  }
-
-  /** True if no later message of the model is here. */
-  isNewest() {
-    for (const one of this.conversation.entries.values()) {
-      if (one.position > this.entry.position && one.message.role === "assistant") return false;
-    }
-    return true;
-  }
-
-  /** What is inside is made when somebody looks. */
-  fillBody() {
-    if (!this.element.open || this.filled) return;
-    this.filled = true;
-    const known = this.conversation.calls.get(this.key);
-    const decision = this.conversation.decisions.get(this.key);
-    const result = known?.result ?? (this.entry.message.role === "toolResult" ? this.entry : null);
-    const given = this.call.invalid_arguments ?? this.call.arguments;
-    const parts = [];
-    if (given !== undefined) parts.push(labelled("Arguments", code(pretty(given), "json")));
-    if (known?.edited) parts.push(labelled("Ran with the arguments that a person gave", code(pretty(known.args), "json")));
-    if (decision) {
-      const by = decision.actor_id ? ` by ${decision.actor_id}` : "";
-      const words = `${decision.decision}${by}${decision.text ? `: ${decision.text}` : ""}`;
-      parts.push(h("p", {class: "decision"}, words));
-    }
-    if (known?.progress) parts.push(labelled("Last report", h("p", {class: "plain"}, known.progress)));
-    if (result) {
-      const whole = async () => {
-        const found = await get(at(this.conversation.id, `/messages/${result.position}`));
-        return textOf(found.message);
-      };
-      const title = result.message.is_error ? "Error" : "Result";
-      parts.push(labelled(title, h("div", {}, resultBlocks(result, whole))));
-    }
-    fill(this.body, parts);
-  }
-}
-
-/** @param {string} title @param {Node} node */
-function labelled(title, node) {
-  return h("div", {class: "labelled"}, h("h4", {}, title), node);
-}
-
-/** The arguments of a call, on one line. @param {any} args */
-function brief(args) {
-  if (typeof args !== "object" || args === null) return args === undefined ? "" : shortened(String(args), 120);
-  const parts = Object.entries(args)
-    .slice(0, 8)
-    .map(([name, value]) => `${name}: ${shortened(typeof value === "string" ? value : JSON.stringify(value), 60)}`);
-  return shortened(parts.join(", "), 140);
-}
-
-/** @param {string} text @param {boolean} [open] */
-function thinking(text, open = false) {
-  return folded("Thinking", () => [h("div", {class: "plain"}, text)], open, "thinking");
-}
-
-/** What is inside is made when somebody looks. */
-function folded(/** @type {string} */ title, /** @type {() => Node[]} */ inside, open = false, kind = "") {
-  const body = h("div", {class: "fold-body"});
-  const look = () => {
-    if (made.open && !body.firstChild) fill(body, inside());
-  };
-  const made = h("details", {class: `fold ${kind}`, open, ontoggle: look}, h("summary", {}, title), body);
-  look();
-  return made;
-}
-
-/** A tool that the provider ran. @param {any} block */
-function served(block) {
-  const title = `${block.name} (run by the provider)`;
-  return folded(title, () => [code(pretty(block.arguments ?? block.item), "json")]);
-}
-
-/** @param {any[]} citations */
-function sources(citations) {
-  const items = citations
-    .filter((one) => /^https?:\/\//.test(one.url ?? ""))
-    .map((one) =>
-      h("li", {}, h("a", {href: one.url, target: "_blank", rel: "noopener noreferrer"}, one.title || one.url)),
-    );
-  return items.length ? h("ul", {class: "sources"}, items) : h("span");
-}
-
-/** Text as Markdown; the rest of a text that was cut comes on demand. */
-function prose(/** @type {string} */ text, /** @type {number | undefined} */ length, /** @type {() => Promise<string>} */ whole) {
-  const made = h("div", {class: "prose", dir: "auto"}, markdown(text));
-  if (!length) return made;
-  return h("div", {}, made, rest(text.length, length, whole, (more) => made.replaceChildren(h("div", {class: "plain"}, more))));
-}
-
-/** A button for the rest of a text, which comes in pieces that a browser can lay out. */
-function rest(/** @type {number} */ here, /** @type {number} */ length, /** @type {() => Promise<string>} */ whole, /** @type {(text: string) => void} */ put) {
-  let until = here;
-  let text = "";
-  const left = () => `Show more: ${count(length - until)} of ${count(length)} characters are folded`;
-  const show = async () => {
-    button.disabled = true;
-    text ||= await whole();
-    until = Math.min(length, until + 10 * CLIP);
-    put(text.slice(0, until));
-    button.textContent = left();
-    button.disabled = false;
-    button.hidden = until >= length;
-  };
-  const button = h("button", {type: "button", class: "quiet", onclick: show}, left());
-  return button;
-}
-
-/** The blocks of a user's message. */
-function blocksOf(/** @type {any} */ message, /** @type {any} */ entry, /** @type {() => Promise<string>} */ whole) {
-  if (typeof message.content === "string") {
-    const length = entry.clipped?.["/content"];
-    const text = h("div", {class: "plain"}, message.content);
-    return length ? [text, rest(message.content.length, length, whole, (more) => fill(text, more))] : [text];
-  }
-  return message.content.map((/** @type {any} */ block) => blockOf(block));
-}
-
-/** @param {any} block */
-function blockOf(block) {
-  if (block.type === "text") return h("div", {class: "plain"}, block.text);
-  if (block.type === "image") return picture(block);
-  const name = block.name || block.mime_type || block.type;
-  return h("p", {class: "faint"}, `${block.type}: ${name}`);
-}
-
-/** A picture whose bytes are here; one at an address is never fetched. @param {any} block */
-function picture(block) {
-  if (!block.data) return h("p", {class: "faint"}, `A picture at ${shortened(block.url ?? "an address", 200)}, not loaded`);
-  if (!PICTURES.test(block.mime_type)) return h("p", {class: "faint"}, `A picture of the type ${block.mime_type}`);
-  return h("img", {class: "picture", src: `data:${block.mime_type};base64,${block.data}`, alt: "Picture in the conversation", loading: "lazy"});
-}
-
-/** @param {import("./conversation.js").Entry} entry @param {() => Promise<string>} whole */
-function resultBlocks(entry, whole) {
-  const {content} = entry.message;
-  if (typeof content === "string") return [code(content, "result")];
-  return content.map((/** @type {any} */ block, /** @type {number} */ i) => {
-    if (block.type !== "text") return blockOf(block);
-    const length = entry.clipped?.[`/content/${i}/text`];
-    const made = h("div", {}, code(indented(block.text), "result"));
-    if (!length) return made;
-    const put = (/** @type {string} */ more) => made.replaceChildren(code(more, "result"));
-    return h("div", {}, made, rest(block.text.length, length, whole, put));
-  });
-}
-
-/** JSON with line breaks; any other text as it is. @param {string} text */
-function indented(text) {
-  if (!/^[[{]/.test(text)) return text;
-  try {
-    return JSON.stringify(JSON.parse(text), null, 2);
-  } catch {
-    return text;
-  }
-}
-
-/** @param {any} message */
-function textOf(message) {
-  if (typeof message.content === "string") return message.content;
-  return message.content.map((/** @type {any} */ one) => one.text ?? "").join("");
 }
 
 /** @param {string} text @param {string} action @param {() => void} act @param {string} [kind] */

@@ -37,6 +37,8 @@ export class Conversation extends EventTarget {
     this.callers = new Map();
     /** @type {Map<number, any>} */
     this.turns = new Map();
+    /** The newest version of each, as far as they fit on a page. @type {any[]} */
+    this.artifacts = [];
     /** @type {Map<string, any>} */
     this.decisions = new Map();
     /** @type {{text: string, thinking: string} | null} */
@@ -81,7 +83,7 @@ export class Conversation extends EventTarget {
     this.calls.clear();
     this.callers.clear();
     this.placeAll();
-    await this.loadTurns();
+    await Promise.all([this.loadTurns(), this.list()]);
     this.live = null;
     this.emit("all");
   }
@@ -132,6 +134,12 @@ export class Conversation extends EventTarget {
     for (const one of positions.slice(0, -MOST_ENTRIES)) this.entries.delete(one);
     this.older = positions.at(-MOST_ENTRIES) ?? null;
     this.emit("trimmed");
+  }
+
+  /** Read which artifacts there are. */
+  async list() {
+    this.artifacts = (await get(at(this.id, "/artifacts?limit=200"))).items;
+    this.emit("listed");
   }
 
   async loadTurns() {
@@ -310,6 +318,7 @@ export class Conversation extends EventTarget {
       await this.refresh();
       const page = await get(at(this.id, `/turns?after=${this.record.turn_count - 1}&limit=2`));
       for (const turn of page.items) this.turns.set(turn.turn, turn);
+      await this.list();
       this.emit("turn");
     } catch {
       // the stream is lost as well; it reads all of this again

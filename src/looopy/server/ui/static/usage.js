@@ -44,9 +44,9 @@ export async function showUsage(conversation, place) {
       tile("Input tokens", compactCount(asked)),
       tile("Output tokens", compactCount(usage.output ?? 0)),
       tile("From the cache", `${cached} %`),
-      tile("Cost", cost(usage) || (usage.cost === null ? "unknown" : "$0")),
+      tile("Cost", cost(usage) || (usage.cost === null ? "–" : "$0")),
     ),
-    turns.length ? plot("Tokens by turn", turns, tokensOf, compactCount, true) : null,
+    turns.length ? plot("Tokens by turn", turns, tokensOf, (value) => compactCount(Math.round(value)), true) : null,
     money ? plot("Cost by turn, in dollars", turns, (turn) => [["cost", turn.usage.cost?.total ?? 0]], (value) => `$${value.toPrecision(2)}`, false) : null,
     table(turns),
   );
@@ -101,7 +101,7 @@ function plot(title, all, partsOf, written, legend) {
     h(
       "div",
       {class: "picture-scroll", tabindex: 0, role: "group", "aria-label": title},
-      svg("svg", {viewBox: `0 0 ${width} ${HEIGHT}`, width, height: HEIGHT, role: "img", "aria-label": about}, lines, bars),
+      svg("svg", {viewBox: `0 0 ${width} ${HEIGHT}`, width, height: HEIGHT, role: "img", "aria-label": about}, lines.flat(), bars),
     ),
     legend ? h("div", {class: "legend"}, PARTS.map(([name, text]) => h("span", {}, h("i", {class: `key part ${name}`}), text))) : null,
   );

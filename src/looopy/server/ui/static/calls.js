@@ -1,0 +1,109 @@
+/**
+ * A call of a tool: one line that says how it stands, and folds open to arguments and result.
+ */
+
+import {at, get} from "./api.js";
+import {resultBlocks, textOf} from "./blocks.js";
+import {fill, h} from "./dom.js";
+import {code} from "./markdown.js";
+import {duration, pretty, shortened} from "./text.js";
+
+/** One call of a tool, which folds open to its arguments and its result. */
+export class CallCard {
+  /**
+   * @param {any} call
+   * @param {import("./conversation.js").Entry} entry
+   * @param {import("./conversation.js").Conversation} conversation
+   */
+  constructor(call, entry, conversation) {
+    this.call = call;
+    this.entry = entry;
+    this.conversation = conversation;
+    const below = entry.message.role === "toolResult" ? entry.position : entry.position + 1;
+    this.key = conversation.keyOf(call.id, below);
+    this.state = h("span", {class: "state"});
+    this.brief = h("span", {class: "brief"});
+    this.body = h("div", {class: "call-body"});
+    this.element = h(
+      "details",
+      {class: "call", ontoggle: () => this.fillBody()},
+      h("summary", {}, this.state, h("code", {}, shortened(call.name, 80)), this.brief),
+      this.body,
+    );
+    this.update();
+  }
+
+  update() {
+    const known = this.conversation.calls.get(this.key);
+    const decision = this.conversation.decisions.get(this.key);
+    this.isOpen = !known || known.state === "running";
+    const running = this.isOpen && this.conversation.running && this.isNewest();
+    const names = {running: "has no result", done: "done", failed: "failed"};
+    const state = running ? "runs" : known ? names[known.state] : "called";
+    const kind = running ? "running" : known?.state === "running" ? "cut" : known?.state ?? "called";
+    this.element.className = `call ${kind}`;
+    fill(this.state, h("span", {class: "unseen"}, `${state}: `));
+    const args = known?.args ?? this.call.arguments ?? this.call.invalid_arguments;
+    const said = known?.progress && running ? known.progress : brief(args);
+    const seconds = known?.seconds === undefined ? null : duration(known.seconds);
+    fill(
+      this.brief,
+      h("span", {class: "words"}, said),
+      known?.edited ? h("span", {class: "chip wait"}, "edited") : null,
+      decision ? h("span", {class: "chip"}, decision.decision) : null,
+      seconds ? h("span", {class: "faint"}, seconds) : null,
+    );
+    this.filled = false;
+    this.fillBody();
+  }
+
+  /** True if no later message of the model is here. */
+  isNewest() {
+    for (const one of this.conversation.entries.values()) {
+      if (one.position > this.entry.position && one.message.role === "assistant") return false;
+    }
+    return true;
+  }
+
+  /** What is inside is made when somebody looks. */
+  fillBody() {
+    if (!this.element.open || this.filled) return;
+    this.filled = true;
+    const known = this.conversation.calls.get(this.key);
+    const decision = this.conversation.decisions.get(this.key);
+    const result = known?.result ?? (this.entry.message.role === "toolResult" ? this.entry : null);
+    const given = this.call.invalid_arguments ?? this.call.arguments;
+    const parts = [];
+    if (given !== undefined) parts.push(labelled("Arguments", code(pretty(given), "json")));
+    if (known?.edited) parts.push(labelled("Ran with the arguments that a person gave", code(pretty(known.args), "json")));
+    if (decision) {
+      const by = decision.actor_id ? ` by ${decision.actor_id}` : "";
+      const words = `${decision.decision}${by}${decision.text ? `: ${decision.text}` : ""}`;
+      parts.push(h("p", {class: "decision"}, words));
+    }
+    if (known?.progress) parts.push(labelled("Last report", h("p", {class: "plain"}, known.progress)));
+    if (result) {
+      const whole = async () => {
+        const found = await get(at(this.conversation.id, `/messages/${result.position}`));
+        return textOf(found.message);
+      };
+      const title = result.message.is_error ? "Error" : "Result";
+      parts.push(labelled(title, h("div", {}, resultBlocks(result, whole))));
+    }
+    fill(this.body, parts);
+  }
+}
+
+/** @param {string} title @param {Node} node */
+function labelled(title, node) {
+  return h("div", {class: "labelled"}, h("h4", {}, title), node);
+}
+
+/** The arguments of a call, on one line. @param {any} args */
+function brief(args) {
+  if (typeof args !== "object" || args === null) return args === undefined ? "" : shortened(String(args), 120);
+  const parts = Object.entries(args)
+    .slice(0, 8)
+    .map(([name, value]) => `${name}: ${shortened(typeof value === "string" ? value : JSON.stringify(value), 60)}`);
+  return shortened(parts.join(", "), 140);
+}

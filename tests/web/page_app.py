@@ -1,0 +1,48 @@
+"""
+The agent behind the tests of the page: `looopy serve tests/web/page_app.py:build`.
+
+Its model obeys a few words, so that a new process continues what an old one began. While the file
+that `HOLD` names is there, a story stops in its middle.
+"""
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Any
+
+from looopy import Agent, Stores, ToolContext, tool
+from looopy.testing import ScriptedProvider, text, tool_call
+from looopy.types.message import ToolResultMessage, UserMessage
+
+
+@tool(needs_approval=True)
+async def book(hotel: str, nights: int, context: ToolContext) -> str:
+    """Book a hotel."""
+    await context.artifacts.save("booking.json", {"hotel": hotel, "nights": nights})
+    return f"booked {nights} nights"
+
+
+@tool(effects="idempotent", on_resume="rerun")
+async def read(context: ToolContext) -> str:
+    """Read a long story."""
+    context.report("half of the story")
+    while Path(os.environ["HOLD"]).exists():  # noqa: ASYNC110 - it is a file
+        await asyncio.sleep(0.02)
+    return "read all of it"
+
+
+def reply(request: Any) -> Any:
+    """Play the model."""
+    last = request.messages[-1]
+    said = next(m.text for m in reversed(request.messages) if isinstance(m, UserMessage))
+    if isinstance(last, ToolResultMessage):
+        return text(f"**Done**: {last.text}.")
+    if "Book" in said:
+        return (text("Let me book."), tool_call("book", hotel="Amora", nights=4))
+    return (text("Let me read."), tool_call("read")) if "story" in said else text(f"Said: {said}")
+
+
+def build(context_id: str, stores: Stores) -> Agent:
+    """Make the agent of one conversation."""
+    model = ScriptedProvider(reply, chunk_chars=8)
+    return Agent(context_id, llm_provider=model, tools=[book, read], stores=stores)

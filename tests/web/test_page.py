@@ -1,0 +1,342 @@
+"""The page of `looopy serve` in Chromium: a story by keyboard, and a hostile conversation."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+from tests.web.conftest import missing
+
+from looopy import (
+    Agent,
+    AssistantMessage,
+    AuthContext,
+    ImageContent,
+    Stores,
+    TextContent,
+    ToolCall,
+    ToolResultMessage,
+    open_stores,
+    tool,
+)
+from looopy.server import AgentHost, create_app, ui_page
+from looopy.server.auth import LocalToken
+from looopy.testing import ScriptedProvider, text, tool_call
+
+ROOT = Path(__file__).parents[2]
+TOKEN = "t" * 24
+NOTHING_SERIOUS = """async () => {
+    const found = await axe.run(document, {resultTypes: ["violations"]});
+    return found.violations
+        .filter((one) => ["serious", "critical"].includes(one.impact))
+        .map((one) => `${one.id}: ${one.nodes.map((node) => node.html).join(" ")}`);
+}"""
+
+
+def free_port() -> int:
+    """A port that is free now."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+class Served:
+    """`looopy serve` in a child process, which can be killed and started again."""
+
+    def __init__(self, folder: Path) -> None:
+        self.hold = folder / "hold"  # while it is there, a story stops in its middle
+        port = free_port()
+        self.url = f"http://127.0.0.1:{port}"
+        self._command = [
+            *(sys.executable, "-m", "looopy.cli", "serve", "tests/web/page_app.py:build"),
+            *("--port", str(port), "--db", f"sqlite:///{folder / 'page.db'}"),
+        ]
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def start(self) -> None:
+        """Start it, and wait until it answers."""
+        env = {**os.environ, "LOOOPY_UI_TOKEN": TOKEN, "HOLD": str(self.hold)}
+        out = asyncio.subprocess.PIPE
+        self._process = await asyncio.create_subprocess_exec(
+            *self._command, cwd=ROOT, env=env, stdout=out
+        )
+        assert self._process.stdout is not None
+        lines = [(await self._process.stdout.readline()).decode() for _ in range(4)]
+        assert lines[3] == f"page: {self.url}/ui#token={TOKEN}\n", lines
+
+    async def kill(self) -> None:
+        """`kill -9`."""
+        if self._process is not None and self._process.returncode is None:
+            self._process.send_signal(signal.SIGKILL)
+            await self._process.communicate()
+
+
+@pytest.fixture
+async def served(tmp_path: Path) -> AsyncIterator[Served]:
+    """A running server."""
+    server = Served(tmp_path)
+    await server.start()
+    yield server
+    await server.kill()
+
+
+class Page:
+    """The page in a tab, which reports what it should not do."""
+
+    def __init__(self, tab: Any, url: str, axe: Path) -> None:
+        self.tab = tab
+        self.wrong: list[str] = []
+        self._axe = axe.read_text(encoding="utf-8")
+        tab.set_default_timeout(60_000)
+        tab.on("pageerror", lambda error: self.wrong.append(str(error)))
+        tab.on("dialog", lambda dialog: self.wrong.append(dialog.message))
+        tab.on("console", lambda said: self._refused(said.text))
+        tab.on("request", lambda request: self._elsewhere(request.url, url))
+
+    def _refused(self, said: str) -> None:
+        if "Content Security Policy" in said or "TrustedHTML" in said:
+            self.wrong.append(said)
+
+    def _elsewhere(self, asked: str, url: str) -> None:
+        if not asked.startswith((url, "data:", "blob:")):
+            self.wrong.append(asked)
+
+    async def sees(self, *what: str) -> None:
+        """Wait until the page shows all of it."""
+        for one in what:
+            await self.tab.wait_for_selector(one)
+
+    async def press(self, *keys: str) -> None:
+        """Press keys."""
+        for key in keys:
+            await self.tab.keyboard.press(key)
+
+    async def tab_to(self, what: str, key: str = "Tab") -> None:
+        """Move the focus by keyboard until it is there."""
+        await self.sees(what)
+        for _ in range(80):
+            await self.press(key)
+            if await self.tab.evaluate("what => document.activeElement.matches(what)", what):
+                return
+        raise AssertionError(f"{key} does not lead to {what}")
+
+    async def say(self, words: str) -> None:
+        """Type a message, where the focus is, and send it."""
+        await self.tab.keyboard.type(words)
+        await self.press("Enter")
+
+    async def is_accessible(self) -> None:
+        """Axe finds nothing serious, and nothing is wider than the screen."""
+        if not await self.tab.evaluate("'axe' in window"):
+            await self.tab.evaluate(self._axe)
+        assert await self.tab.evaluate(NOTHING_SERIOUS) == []
+        wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+        assert await self.tab.evaluate(wide) <= 0
+
+
+@asynccontextmanager
+async def opened(browser: Any, url: str, modules: Path) -> AsyncIterator[Page]:
+    """A page that is signed in, on a laptop."""
+    axe = modules / "axe-core" / "axe.min.js"
+    if not axe.is_file():
+        missing("axe-core is not installed")
+    tab = await browser.new_page(viewport={"width": 1440, "height": 900})
+    page = Page(tab, url, axe)
+    await tab.goto(f"{url}/ui#token={TOKEN}")
+    await page.sees("text=New conversation")
+    assert await tab.evaluate("location.href") == f"{url}/ui"  # the token is gone from it
+    yield page
+    assert page.wrong == []
+
+
+async def test_a_turn_that_is_killed_twice_goes_on_and_its_timeline_shows_how(
+    browser: Any, served: Served, modules: Path
+) -> None:
+    """By keyboard: chat, an approval with another argument, its artifact, kill -9, reload."""
+    async with opened(browser, served.url, modules) as page:
+        await page.tab_to("a.main")
+        await page.press("Enter")
+        await page.sees("#composer:focus")
+        await page.say("Book a hotel.")
+        await page.tab_to(".request input[type=number]", "Shift+Tab")
+        await page.press("ControlOrMeta+A")
+        await page.tab.keyboard.type("3")
+        await page.tab_to(".request .actions .main")
+        assert await page.tab.inner_text(":focus") == "Approve with changes"
+        await page.press("Enter")
+        await page.sees(".prose strong:text-is('Done')", ".call.done :text('edited')")
+        await page.sees(".call.done :text('approved')", ".turn-end.completed")
+        await page.tab_to(".chip.artifact", "Shift+Tab")
+        await page.press("Enter")
+        await page.sees("dialog[open] code:has-text('\"nights\": 3')")
+        await page.is_accessible()
+        await page.press("Escape")
+        await page.sees(".chip.artifact:focus")
+
+        served.hold.touch()
+        await page.tab_to("#composer")
+        await page.say("A story.")
+        await page.sees("text=half of the story", ".lease:has-text('this server')")
+        for _ in range(2):
+            await served.kill()
+            await page.sees("text=Reconnecting")
+            await served.start()
+            await page.sees(".bar:has-text('was interrupted')")  # without a reload, too
+            await page.tab.reload()
+            await page.sees(".prose p:text-is('Let me read.')", ".call.done", ".turn-end.completed")
+            await page.tab_to(".bar button.main")
+            await page.press("Enter")
+            await page.sees("text=half of the story")
+        served.hold.unlink()
+        await page.sees(".turn-end.completed >> nth=1", ".message:has-text('read all of it')")
+
+        await page.tab_to(".chat-tools a:first-child")
+        await page.press("Enter")
+        await page.sees("svg.timeline")
+        parts = await page.tab.eval_on_selector_all(
+            "svg rect:is(.work, .dead), svg .death line",
+            "all => all.map(one => [one.tagName === 'line' ? 'sign' : one.classList[0],"
+            " Number(one.getAttribute('x') ?? one.getAttribute('x1')),"
+            " Number(one.getAttribute('width'))])",
+        )
+        names = [name for name, _, _ in sorted(parts, key=lambda part: part[1])]
+        assert names.count("work") == 3
+        assert names.count("dead") == names.count("sign") == 2
+        works, deads, signs = (
+            sorted((x, x + width) for kind, x, width in parts if kind == name)
+            for name in ("work", "dead", "sign")
+        )
+        for i in range(2):  # a run, the sign that ends it, the gap, the next run
+            assert works[i][1] == pytest.approx(signs[i][0]) == pytest.approx(deads[i][0])
+            assert deads[i][1] <= works[i + 1][0]
+        await page.tab_to(".panel summary")
+        await page.press("Enter")
+        rows = await page.tab.inner_text(".panel table")
+        assert rows.count("Last sign of the process of run") == 2
+        assert rows.count("began, and has no result of its own") == 2
+
+        await page.tab.set_viewport_size({"width": 375, "height": 780})
+        await page.tab.emulate_media(color_scheme="dark")
+        await page.is_accessible()
+        await page.tab_to(".panel-head a", "Shift+Tab")
+        await page.press("Enter")
+        await page.sees("#composer")
+        await page.is_accessible()
+
+
+HTML = '<img src=x onerror="window.pwned=1"><script>window.pwned=1</script><b>bold</b>'
+SVG = '<svg xmlns="http://www.w3.org/2000/svg" onload="window.pwned=1"></svg>'
+LARGE = HTML + "\x1b" + "m" * 8_000_000
+ESCAPES = "\x1b]0;title\x07\x1b[2J\u202eesrever\u2066"
+LINKS = (
+    "[a](javascript:window.pwned=1) [b](data:text/html,x) ![c](http://127.0.0.1:9/c.png)"
+    " [d](https://example.org/\"onclick='window.pwned=1')\n\n- [ ] " + "**" * 3000 + "[" * 3000
+)
+
+
+@tool(needs_approval=True)
+def run(command: str) -> str:
+    """Run a command."""
+    return command
+
+
+async def _hostile(stores: Stores) -> None:
+    """Two conversations of the person who signs in, with everything that could hurt a page."""
+    said, auth = text(f"{HTML}\n\n{SVG}\n\n{ESCAPES}\n\n{LINKS}"), AuthContext("local")
+    for name in ("many", "evil"):
+        model = ScriptedProvider([said, tool_call("run", command=ESCAPES)])
+        async with Agent(name, llm_provider=model, tools=[run], stores=stores) as agent:
+            await agent.execute_turn(HTML, auth)
+            if name == "evil":
+                await agent.execute_turn("Go on.", auth)
+    calls = [ToolCall(f"c{i}", f"{HTML}{i}", {"a": SVG}) for i in range(10_000)]
+    svg = ImageContent(SVG, mime_type="image/svg+xml")
+    far = ImageContent(url="http://127.0.0.1:9/far.png", mime_type="image/png")
+    results = [
+        [TextContent(LARGE)],
+        [svg, far],
+        *[[TextContent(HTML)] for _ in range(28)],
+    ]
+    answers = [
+        ToolResultMessage(tool_call_id=f"c{i}", tool_name="t", content=content)
+        for i, content in enumerate(results)
+    ]
+    await stores.messages.append("many", [AssistantMessage(calls), *answers])
+    save = stores.artifacts.save
+    await save("many", f"../{HTML}.html", HTML + "m" * 10_000_000, media_type="text/html")
+    await save("many", "x.svg", SVG, media_type="image/svg+xml")
+
+
+async def test_a_hostile_conversation_is_shown_and_does_nothing(
+    browser: Any, modules: Path
+) -> None:
+    """HTML, SVG, escapes, megabytes of a result and 10,000 calls: text, folded, and accessible."""
+    async with open_stores("memory:") as stores:
+        await _hostile(stores)
+
+        def build(context_id: str, stores: Stores) -> Agent:
+            model = ScriptedProvider([text("I run nothing.")])
+            return Agent(context_id, llm_provider=model, tools=[run], stores=stores)
+
+        port = free_port()
+        async with AgentHost(build, stores) as host:
+            app = create_app(host, authenticate=LocalToken(TOKEN), faces=[ui_page])
+            config = uvicorn.Config(app, port=port, log_level="error", lifespan="off")
+            server = uvicorn.Server(config)
+            serving = asyncio.create_task(server.serve())
+            try:
+                async with opened(browser, f"http://127.0.0.1:{port}", modules) as page:
+                    await _look_at_it(page)
+            finally:
+                server.should_exit = True
+                server.force_exit = True
+                await serving
+
+
+async def _look_at_it(page: Page) -> None:
+    tab = page.tab
+    await tab.click(".contexts a:has-text('evil')")
+    await page.sees(".request .warn code:has-text('⟨202E⟩')")  # in what a person is to approve
+    await page.sees(".bubble:has-text('<script>')", ".prose:has-text('<svg')", "text=␛]0;title␇")
+    await page.sees(".prose a:text-is('d')", "text=(javascript:window.pwned=1)")
+    await page.is_accessible()
+    await tab.click(".contexts a:has-text('many')")
+    await tab.click("text=Show 200 more of 9,970 calls")
+    await page.sees(".call >> nth=229")
+    await tab.click(".call >> nth=0")
+    await page.sees(".call[open] code:has-text('onerror=')", ".call[open] code:has-text('onload=')")
+    length = len(LARGE)
+    await tab.click(f"button:has-text('{length - 20_000:,} of {length:,}')")
+    await page.sees(f"button:has-text('{length - 220_000:,} of {length:,}')")  # a part, not all
+    await tab.click(".call >> nth=1")
+    await page.sees("text=A picture of the type image/svg+xml", "text=, not loaded")
+    await tab.click("text=Artifacts")
+    await tab.click(".artifacts button:text-is('View')")
+    await page.sees("dialog[open] code:has-text('<script>')", "text=The first 200.0 kB of 10.0 MB")
+    await page.press("Escape")
+    await tab.fill("#search", "bold")
+    await page.sees(".snippet mark")
+    await page.is_accessible()
+    found = await tab.evaluate(
+        """() => ({
+            pwned: "pwned" in window,
+            scripts: document.scripts.length,
+            addresses: [...document.querySelectorAll("a, img, iframe, object")]
+                .map((one) => new URL(one.href ?? one.src ?? "x:x").protocol)
+                .filter((one) => !["http:", "https:", "data:", "blob:"].includes(one)),
+            foreign: document.querySelectorAll(".prose :is(img, svg, iframe, script, b)").length,
+            nodes: document.querySelectorAll("*").length,
+        })"""
+    )
+    nodes = found.pop("nodes")
+    assert found == {"pwned": False, "scripts": 1, "addresses": [], "foreign": 0}
+    assert nodes < 6000
