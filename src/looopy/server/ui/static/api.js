@@ -119,7 +119,7 @@ export async function* follow(path, signal, opened) {
     for (const block of blocks) {
       const frame = {id: "", name: "", data: /** @type {any} */ (undefined)};
       for (const line of block.split("\n")) {
-        if (line.startsWith("data: ")) frame.data = JSON.parse(line.slice(6));
+        if (line.startsWith("data:")) frame.data = JSON.parse(line.slice(5));
         else if (line.startsWith("event: ")) frame.name = line.slice(7);
         else if (line.startsWith("id: ")) frame.id = line.slice(4);
       }

@@ -192,12 +192,12 @@ export class Conversation extends EventTarget {
   take(frame) {
     if (frame.id) this.seq = Number(frame.id);
     const event = frame.data;
+    if (event.path || Array.isArray(event)) return; // of an agent that works for a call
     if (frame.name === "") return this.grow("text", event);
-    if (event.path) return; // of an agent that works for a call
+    if (frame.name === "thinking") return this.grow("thinking", event);
     const known = /** @type {Record<string, (event: any) => void>} */ ({
       turn_start: () => this.began(event),
       message_start: () => this.grow("text", ""),
-      message_update: () => this.grow("thinking", event.thinking ?? ""),
       message_end: () => this.ended(event),
       tool_execution_start: () =>
         this.called(event, {state: "running", args: event.args, edited: event.edited}),
