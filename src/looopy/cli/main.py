@@ -73,6 +73,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     _add_chat(commands)
     _add_contexts(commands)
+    _add_usage(commands)
     _add_db(commands)
     _add_serve(commands)
     _add_acp(commands)
@@ -357,6 +358,39 @@ def _add_erasing(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -
     delete.set_defaults(run=_command("erasing", "delete_contexts", on_server="contexts"))
     retain.add_argument("--db", dest="url", metavar="URL", help=_DB_HELP)
     retain.set_defaults(run=_command("erasing", "retain_contexts"))
+
+
+def _add_usage(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    usage = commands.add_parser(
+        "usage",
+        help="sum the tokens and the dollars of the conversations in a database",
+        description="Sum the tokens and the dollars of the conversations in a database. Days are"
+        " UTC. A cost of which a part is not known says so; an unknown cost is never 0.",
+    )
+    usage.add_argument(
+        "--by",
+        action="append",
+        default=[],
+        choices=("context", "owner", "model", "day"),
+        help="a sum for each; may be repeated; by default 'model'",
+    )
+    usage.add_argument("--owner", metavar="ACTOR", help="only conversations of this owner")
+    for flag, about in (("--since", "first"), ("--until", "last")):
+        usage.add_argument(flag, metavar="DATE", type=_day, help=f"the {about} day: 2026-11-23")
+    usage.add_argument(
+        "--format", dest="form", choices=("table", "csv", "json"), default="table", help="table"
+    )
+    usage.add_argument("--db", dest="url", metavar="URL", help=_DB_HELP)
+    usage.set_defaults(run=_command("usage", "show_usage"))
+
+
+def _day(text: str) -> Any:
+    from datetime import date
+
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no date such as 2026-11-23") from None
 
 
 def _late(name: str) -> Callable[[str], Any]:

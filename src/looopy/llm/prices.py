@@ -19,6 +19,10 @@ from typing import Any
 
 from looopy.types.message import Cost, Usage
 
+MOST_DOLLARS = 0.1
+"""For one token: more than that is an error of the list. The dearest models take a hundredth."""
+_ROUNDING = 1e-9
+_TRIAL = Usage(input=1000, output=1000)
 _logger = logging.getLogger("looopy")
 
 
@@ -47,7 +51,7 @@ class Prices:
         if calc is None:
             return usage
         try:
-            return replace(usage, cost=_cost(usage, _Priced(calc, usage, self)))
+            return replace(usage, cost=_sane(_cost(usage, _Priced(calc, usage, self)), usage))
         except LookupError:  # unknown model or place
             return usage
         except Exception:
@@ -60,8 +64,11 @@ class Prices:
         if calc is None:
             return False
         try:
-            _Priced(calc, Usage(input=1, output=1), self).ask(read=0, written=0)
+            _sane(_cost(_TRIAL, _Priced(calc, _TRIAL, self)), _TRIAL)
         except LookupError:
+            return False
+        except Exception:
+            _logger.exception("the price of %s cannot be used", self.model)
             return False
         return True
 
@@ -147,6 +154,16 @@ def _cost(usage: Usage, priced: _Priced) -> Cost:
         cache_write=float(of_written),
         total=float(whole.total_price),
     )
+
+
+def _sane(cost: Cost, usage: Usage) -> Cost:
+    """*cost*, or `LookupError` if no vendor can mean it: then the price counts as unknown."""
+    parts = (cost.input, cost.output, cost.cache_read, cost.cache_write, cost.total)
+    tokens = usage.input + usage.cache_read + usage.cache_write + usage.output
+    if all(-_ROUNDING <= one <= tokens * MOST_DOLLARS for one in parts):  # false for NaN
+        return cost
+    _logger.warning("a price list says %s dollars for %s tokens: not counted", cost.total, tokens)
+    raise LookupError
 
 
 @cache

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import astuple
+from decimal import Decimal
+from types import SimpleNamespace
 
 import pytest
 
@@ -174,3 +176,21 @@ async def test_without_the_package_no_price_is_known(not_installed):
     """Of the most usual model neither."""
     await ready()
     assert Prices("gpt-5", "openai").known() is False
+
+
+@pytest.mark.parametrize(
+    "dollars", ["-0.01", "NaN", "Infinity", "1000"], ids=["negative", "nan", "endless", "absurd"]
+)
+def test_a_price_that_nobody_can_mean_is_unknown(monkeypatch, caplog, dollars):
+    """The cost is `None`, neither that price nor zero; a budget of money then refuses to start."""
+
+    def calc(usage, *_, **__):
+        price = Decimal(dollars)
+        return SimpleNamespace(input_price=price, output_price=price, total_price=price)
+
+    monkeypatch.setattr(module, "_calculator", lambda: calc)
+    monkeypatch.setattr(module, "_is_loaded", lambda: True)
+    prices = Prices("gpt-5", "openai")
+    assert prices(Usage(input=10, output=10)).cost is None
+    assert not prices.known()
+    assert "a price list says" in caplog.text
