@@ -186,6 +186,19 @@ async def test_each_event_of_a_task_is_sent_in_order_to_whom_its_owner_names(cap
                     await asked["get"]()
                 await asked["delete"]()  # as often as one likes
 
+        async with httpx.AsyncClient(base_url=url) as http:  # bodies that the SDK cannot read
+            http.headers.update({"Authorization": f"Bearer {ADA}", "A2A-Version": "1.0"})
+            wrong = {"taskId": task.id, "url": 5, "token": [secrets["token"]]}
+            old = {"taskId": task.id, "pushNotificationConfig": wrong}
+            for method, params in (
+                ("CreateTaskPushNotificationConfig", wrong),
+                ("tasks/pushNotificationConfig/set", old),
+            ):
+                body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+                assert "error" in (await http.post("/a2a/v1/", json=body)).json()
+            path = f"/tasks/{task.id}/pushNotificationConfigs"
+            assert (await http.post(path, json=wrong)).status_code == 400
+
         async with hooked(503, 302, 200) as hook:  # neither is an answer, and one is not followed
             caller = mine[0]
             _, task = await caller.say("ask", options=wanted(hook))
@@ -202,8 +215,11 @@ async def test_each_event_of_a_task_is_sent_in_order_to_whom_its_owner_names(cap
             with pytest.raises(UnsupportedOperationError, match="are the limit"):
                 await verbs(caller, task.id, "eleventh")["create"](hook.url)
         rows = str(await stores.for_tenant(TENANT).state.list())
-        ours = "".join(one.getMessage() for one in caplog.records if one.name == "looopy")
+        logged = [one for one in caplog.records if not one.name.startswith("a2a.client")]
+        ours = "".join(caplog.handler.format(one) for one in logged)
         assert "failed: it answered 302" in ours
+        assert "Failed to parse request params" in ours
+        assert "Failed to validate base JSON-RPC request for v0.3" in ours
         assert rows.count("'url'") == 0 < rows.count("'sealed'")
         for secret in ("token-of-the", "key-of-the"):
             assert secret not in ours + rows

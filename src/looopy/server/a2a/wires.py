@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from typing import Any, Final
@@ -28,6 +29,8 @@ from a2a.types import AgentSkill
 from a2a.utils.constants import AGENT_CARD_WELL_KNOWN_PATH
 from a2a.utils.error_handlers import build_rest_error_payload
 from a2a.utils.errors import A2AError, JSONParseError
+from google.protobuf.json_format import ParseError  # type: ignore[import-untyped]  # no stubs
+from pydantic import ValidationError
 from sse_starlette import EventSourceResponse
 from sse_starlette.sse import SendTimeoutError
 from starlette.requests import Request
@@ -56,6 +59,12 @@ _GRPC: Final = {
     503: "UNAVAILABLE",
 }
 _CALL: Final = "looopy.a2a"
+_PARSE_ERROR: Final = "Parse error: %s"
+_LOGS_BODIES: Final = (
+    "a2a.server.routes.jsonrpc_dispatcher",
+    "a2a.compat.v0_3.jsonrpc_adapter",
+    "a2a.utils.error_handlers",
+)
 
 
 def wired(
@@ -66,6 +75,8 @@ def wired(
 ) -> Mapping[tuple[str, str], Endpoint]:
     """The endpoints by method and path; see `looopy.server.a2a.routes`."""
     push = None if deliveries is None else PushVerbs(site.host, deliveries)
+    for name in _LOGS_BODIES:
+        logging.getLogger(name).addFilter(_QUIET)  # as often as one likes
     handler, contexts = Handler(site, push), _Contexts()
     base = None if url is None else url.rstrip("/")
     rest = create_rest_routes(handler, contexts, enable_v0_3_compat=True)
@@ -81,6 +92,27 @@ def wired(
             methods = (one.methods or set()) - {"HEAD"}
             made |= {(method, one.path): door.answer for method in methods}
     return made
+
+
+class _Quiet(logging.Filter):
+    """
+    Keeps what a caller sent, such as the token of a receiver, out of the SDK's log.
+
+    The SDK logs a body that it cannot parse with the error, whose text has values of the body. The
+    caller gets that error as the answer.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Let a record pass, without the error."""
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, (ParseError, ValidationError)):
+            record.exc_info, record.exc_text = None, None
+        elif record.msg == _PARSE_ERROR:
+            record.args = ("the request is invalid",)
+        return True
+
+
+_QUIET: Final = _Quiet()
 
 
 class _Contexts(ServerCallContextBuilder):

@@ -57,10 +57,12 @@ class Deliveries:
         self._workers: dict[str, asyncio.Task[None]] = {}
         self._scanning: asyncio.Task[None] | None = None
         self._sending = asyncio.Semaphore(_AT_ONCE)
+        self._closed = False
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Send, within the block; also what an earlier process has left."""
+        self._closed = False
         self.start()
         try:
             yield
@@ -68,14 +70,15 @@ class Deliveries:
             await self.aclose()
 
     def start(self) -> None:
-        """Begin, if that has not happened."""
-        if self._scanning is None:
+        """Begin, if that has not happened; after the end, the next process does."""
+        if self._scanning is None and not self._closed:
             self._owner = Owner.new()
             self._mine = self._owner.token()
             self._scanning = asyncio.create_task(self._scan(), name="a2a push")
 
     async def aclose(self) -> None:
         """Stop in the middle: the next process continues."""
+        self._closed = True
         if self._scanning is None:
             return
         tasks = [self._scanning, *self._workers.values()]
@@ -90,7 +93,8 @@ class Deliveries:
     def watch(self, config: Config) -> None:
         """Send the notifications of a configuration from now on."""
         self.start()
-        self._begin(config)
+        if not self._closed:
+            self._begin(config)
 
     def _begin(self, config: Config) -> None:
         worker = self._workers.get(config.name)
