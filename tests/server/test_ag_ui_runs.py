@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -11,8 +12,10 @@ from tests.server.test_api import BEN, serving
 from looopy import Agent, AuthContext, LoopConfig, RetryPolicy, open_stores, tool
 from looopy.errors import InputNotFound, LLMUnavailable, ValueRefused
 from looopy.server import AgentHost, Limits, PageTools, ag_ui_api
+from looopy.server.ag_ui import runs
 from looopy.server.ag_ui.request import read_run
 from looopy.server.ag_ui.runs import Runs
+from looopy.server.chains import record_of
 from looopy.testing import ScriptedProvider, failure, text, tool_call
 from looopy.tools import request_input
 
@@ -182,6 +185,28 @@ async def test_a_slow_page_gets_no_message_twice(made):
     outs = await run("r-1", SAYS, slow=True)
     snapshots = [out["messages"] for out in outs if out["type"] == "MESSAGES_SNAPSHOT"]
     assert [len(messages) for messages in snapshots] == [1, 2]
+
+
+async def test_a_turn_that_ends_while_its_run_begins_is_shown_to_its_end(made, monkeypatch):
+    """The answer may come between two reads of the store: no page waits for it in vain."""
+    gate = asyncio.Event()
+
+    async def late(_request: Any) -> Any:
+        await gate.wait()
+        return text("Paid.")
+
+    async def as_it_ends(*which: Any) -> Any:
+        gate.set()
+        while (found := await record_of(*which)).end_seq is None:  # noqa: ASYNC110 - a store
+            await asyncio.sleep(0)
+        return found
+
+    run, _ = made(tool_call("pay", eur=5), late)
+    asked = (await run("r-1", SAYS))[-1]["outcome"]["interrupts"][0]["id"]
+    monkeypatch.setattr(runs, "record_of", as_it_ends)
+    outs = await run("r-2", resume=[{"interruptId": asked, "status": "resolved", "payload": True}])
+    assert answer(outs) == "Paid."
+    assert outs[-1]["outcome"] == {"type": "success"}
 
 
 async def test_a_run_whose_history_was_cleared_ends(made):

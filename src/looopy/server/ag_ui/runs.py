@@ -137,11 +137,14 @@ class Runs:
         mapped = RunEvents(asked.thread_id, asked.run_id, turn)
         yield mapped.started()
         log = await self._log(asked, auth)
-        yield _snapshot(log.shown)
+        record = await record_of(self._host.stores_for(auth), asked.thread_id, turn)
+        ended = record is None or record.end_seq is not None
+        if record is None or (record.end_seq or 0) > log.seq:  # it ended after the log was read
+            log = await self._log(asked, auth)
         mapped.seq = log.seq
         last = [out for event in log.of.get(turn, ()) for out in mapped.see(event)]
-        record = await record_of(self._host.stores_for(auth), asked.thread_id, turn)
-        if last or record is None or record.end_seq is not None:
+        yield _snapshot(log.shown)
+        if last or ended:
             yield last[-1] if last else mapped.finished({"type": "success"})
             return
         events = self._host.events(asked.thread_id, auth, after=log.seq)
