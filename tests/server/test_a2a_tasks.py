@@ -1,18 +1,25 @@
 """Turns as A2A tasks: ids, states, what a message means; without a server."""
 
+import asyncio
 from datetime import UTC, datetime
+from types import SimpleNamespace
 
 import pytest
-from a2a.types import Message, Part, Role, TaskState
+from a2a.types import ListTasksRequest, Message, Part, Role, TaskState
 from a2a.utils.errors import ContentTypeNotSupportedError, InvalidParamsError
 from google.protobuf.json_format import MessageToDict
 
+from looopy import Agent, open_stores
+from looopy.server.a2a import listing
 from looopy.server.a2a.parts import answers, data_part, parts_of, read
-from looopy.server.a2a.tasks import Chain, place_of, task_id_of
+from looopy.server.a2a.tasks import Chain, TaskReader, place_of, task_id_of
 from looopy.stores.records import ContextRecord, ContextState, TurnRecord
+from looopy.testing import ScriptedProvider, tool_call
+from looopy.tools import request_input
 from looopy.types.message import DocumentContent, ImageContent, TextContent, UserMessage
 from looopy.types.state import Outcome, PendingKind, PendingRequest
 
+ROOMS = ("journal", "messages", "artifacts")
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -90,6 +97,41 @@ def said(*parts):
     """A message with these parts, as it is read."""
     message = Message(message_id="m", role=Role.ROLE_USER, parts=parts)
     return read(message, most_bytes=100)
+
+
+@pytest.mark.parametrize("listed", [False, True])
+async def test_a_task_that_asks_while_it_is_read_waits(listed):
+    """Its turn ends between two reads of the store, which are then made again."""
+    gate = asyncio.Event()
+
+    async def late(_request):
+        await gate.wait()
+        return tool_call("request_input", prompt="Where?")
+
+    async with open_stores("memory:") as stores, Agent(
+        "c", llm_provider=ScriptedProvider([late]), tools=[request_input], stores=stores
+    ) as agent:
+        turn = agent.execute_turn("Travel.")
+        await turn.accepted()
+
+        async def as_it_ends(context_id, *_auth):
+            found = await stores.state.load(context_id)
+            gate.set()
+            await turn
+            return found
+
+        if listed:
+            host = SimpleNamespace(authorise=as_it_ends, stores_for=lambda _auth: stores)
+            call, reader = SimpleNamespace(auth=None), TaskReader(stores, "c", "")
+            asked = ListTasksRequest(context_id="c")
+            [task] = (await listing.tasks(host, asked, call, lambda *_: reader)).tasks
+        else:
+            torn = SimpleNamespace(**{name: getattr(stores, name) for name in ROOMS})
+            torn.state = SimpleNamespace(load=as_it_ends)
+            reader = TaskReader(torn, "c", "")
+            task = await reader.task(await reader.find(1))
+    assert task.status.state == TaskState.TASK_STATE_INPUT_REQUIRED
+    assert task.status.message.parts[0].text == "Where?"
 
 
 def test_parts_become_blocks_and_blocks_parts():

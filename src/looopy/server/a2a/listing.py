@@ -109,7 +109,7 @@ async def tasks(
                 break
             read += 1
             reader, chain = reader_of(place.context_id, call), listed
-            if await settle_dead(host, chain, call.auth):
+            if await settle_dead(host, chain, call.auth) or chain.torn:
                 chain = await reader.find(place.turn) or chain
             last = _Place(place.after, place.context_id, place.turn, count)
             if params.status not in (TaskState.TASK_STATE_UNSPECIFIED, chain.state):

@@ -88,6 +88,13 @@ class Chain:
         return self.turns[-1]
 
     @property
+    def torn(self) -> bool:
+        """True if it went on after the context was read, which lacks what it waits for now."""
+        last, running = self.last, self.context.open_turn
+        ended = running is not None and running.turn == last.turn and self.settled
+        return ended or last.turn > self.context.turn_count
+
+    @property
     def state(self) -> TaskState:
         """The state of the task."""
         outcome = self.last.outcome
@@ -141,9 +148,19 @@ class TaskReader:
 
     async def find(self, first: int) -> Chain | None:
         """The task whose first turn this is; `None` if there is none."""
-        record = await self._stores.state.load(self.context_id)
-        if record is None or first > record.turn_count:
-            return None
+        while True:
+            record = await self._stores.state.load(self.context_id)
+            if record is None or first > record.turn_count:
+                return None
+            turns = await self._turns(first)
+            if not turns:
+                return None
+            found = Chain(record, turns)
+            if not found.torn:
+                return found
+
+    async def _turns(self, first: int) -> list[TurnRecord]:
+        """The turns of the task whose first one this is, as far as they are stored."""
         chain: list[TurnRecord] = []
         before: TurnRecord | None = None
         after, limit = max(first - 2, 0), _FEW
@@ -152,15 +169,12 @@ class TaskReader:
             for turn in found:
                 if turn.turn >= first:
                     if answers_before(turn, before) != bool(chain):
-                        return Chain(record, chain) if chain else None
+                        return chain
                     chain.append(turn)
                 before, after = turn, turn.turn
             if len(found) < limit:
-                break
+                return chain
             limit = _PAGE
-        if chain and chain[-1].turn > record.turn_count:  # it went on in the meantime
-            record = await self._stores.state.load(self.context_id) or record
-        return Chain(record, chain) if chain else None
 
     async def turn(self, number: int) -> TurnRecord | None:
         """A turn; `None` if there is none."""
