@@ -209,6 +209,36 @@ async def test_a_turn_that_ends_while_its_run_begins_is_shown_to_its_end(made, m
     assert outs[-1]["outcome"] == {"type": "success"}
 
 
+async def test_a_page_that_opens_as_a_turn_asks_sees_the_interrupt(monkeypatch):
+    """The turn ends between two reads of the store: what it asks is not lost."""
+    gate = asyncio.Event()
+
+    async def late(_request: Any) -> Any:
+        await gate.wait()
+        return tool_call("pay", eur=5)
+
+    def build(context_id: str, stores: Any) -> Agent:
+        model = ScriptedProvider([late])
+        return Agent(context_id, llm_provider=model, tools=[pay], stores=stores)
+
+    async with open_stores("memory:") as stores, AgentHost(build, stores) as host:
+        begun = await Runs(host).run(read_run(_posted()), ADA)
+        async with host.agent("t", ADA) as agent:
+            refresh = agent.refresh
+
+            async def as_it_ends() -> Any:
+                state = await refresh()
+                gate.set()
+                await agent.wait_for_idle()
+                return state
+
+            monkeypatch.setattr(agent, "refresh", as_it_ends)
+            opened = await Runs(host).run(read_run(_posted(runId="r-2", messages=[])), ADA)
+            shown = [out async for out in opened]
+        await begun.aclose()
+    assert [one["reason"] for one in shown[-1]["outcome"]["interrupts"]] == ["approval"]
+
+
 async def test_a_run_whose_history_was_cleared_ends(made):
     """Nothing more comes of its turn, so no page waits for it."""
     run, _ = made(text("One."), text("Two."))

@@ -21,7 +21,7 @@ from looopy.server.host import AgentHost
 from looopy.stores.bundle import Stores
 from looopy.types.context import AuthContext
 from looopy.types.event import AgentEvent, AuthRequired, InputRequired, TurnEnd, TurnError
-from looopy.types.state import PendingKind, PendingRequest
+from looopy.types.state import AgentStatus, PendingKind, PendingRequest
 
 _PAGE = 500
 _NEWEST = 500  # turns among which the turn of a message is looked for
@@ -66,6 +66,10 @@ class Runs:
         stores = self._host.stores_for(auth)
         name, key = asked.thread_id, f"ag-ui:{asked.run_id}"
         state = await agent.refresh()
+        record = await stores.state.load(name)
+        running = record.open_turn if record is not None else None
+        if running is None and state.status is AgentStatus.BUSY:
+            state = await agent.refresh()  # the turn ended just now, and may have asked
         known = await stores.journal.turn_of_key(name, key)
         if known is not None:
             return self._attached(asked, auth, known[0])
@@ -74,8 +78,6 @@ class Runs:
             begun = await _turn_of(stores, asked, state.turn_count)
         new = message is not None and begun is None
         inputs = _inputs(asked, state.pending, says=new)
-        record = await stores.state.load(name)
-        running = record.open_turn if record is not None else None
         if running is not None and not new and not inputs:
             return self._attached(asked, auth, running.turn)
         if begun is not None and not inputs:
