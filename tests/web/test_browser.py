@@ -8,7 +8,7 @@ import shutil
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import pytest
 from tests.web.app import STORY
 
 ROOT = Path(__file__).parents[2]
+_LINES, _CHARS = 200, 2_000  # of a page, in the report of a failure
 
 
 class Served:
@@ -70,8 +71,11 @@ class Page:
         self.page = page
         self.address = address
         self.errors: list[str] = []
+        self._log: list[str] = []
         page.set_default_timeout(60_000)
         page.on("pageerror", lambda error: self.errors.append(str(error)))
+        for event in ("pageerror", "console", "request", "response", "requestfailed"):
+            page.on(event, lambda what, event=event: self._log.append(_line(event, what)))
 
     async def say(self, words: str) -> None:
         """Send a message, once the page is ready."""
@@ -86,6 +90,44 @@ class Page:
     async def messages(self, where: str) -> Any:
         """The messages that its client has."""
         return json.loads(await self.page.evaluate(f"JSON.stringify({where})"))
+
+    async def story(self) -> str:
+        """What it sent, got and logged, and what it shows."""
+        try:
+            async with asyncio.timeout(5):
+                shown = await self.page.evaluate("document.body.innerText")
+        except Exception as error:  # noqa: BLE001 - a page that is gone hides no failure
+            shown = repr(error)
+        return "\n".join([self.address, *self._log[-_LINES:], "it shows:", shown, ""])
+
+
+def _line(event: str, what: Any) -> str:
+    match event:
+        case "request" | "requestfailed":
+            text = f"{what.method} {what.url} {what.failure or what.post_data or ''}"
+        case "response":
+            text = f"{what.status} {what.request.method} {what.url}"
+        case "console":
+            text = f"{what.type}: {what.text}"
+        case _:
+            text = str(what)
+    return f"{event}: {text}"[:_CHARS]
+
+
+@pytest.fixture
+async def opened(
+    browser: Any, served: Served, request: pytest.FixtureRequest
+) -> AsyncIterator[Callable[[str], Awaitable[Page]]]:
+    """A function that makes a page of the server. The report of a failure has all their stories."""
+    pages: list[Page] = []
+
+    async def made(name: str) -> Page:
+        pages.append(Page(await browser.new_page(), f"{served.url}/page/{name}"))
+        return pages[-1]
+
+    yield made
+    told = [await one.story() for one in pages]
+    request.node.add_report_section("teardown", "pages", "\n".join(told))
 
 
 async def _until_the_middle(one: Page, *, reload: bool) -> None:
@@ -116,17 +158,14 @@ async def _to_the_end(one: Page) -> None:
 
 
 async def test_both_clients_survive_the_death_of_their_server(
-    bundle: Callable[..., Path], browser: Any, served: Served, tmp_path: Path
+    bundle: Callable[..., Path], opened: Any, served: Served, tmp_path: Path
 ) -> None:
     """A tool, an approval, `kill -9` in an answer, a reload: all is there, the turn continued."""
     for name in ("use_chat.jsx", "ag_ui_page.mjs"):
         shutil.copy(bundle(name, "browser"), tmp_path)
-    chat = Page(await browser.new_page(), f"{served.url}/page/use_chat?one")
-    ag_ui = Page(await browser.new_page(), f"{served.url}/page/ag_ui_page?two")
-    late = [
-        Page(await browser.new_page(), f"{served.url}/page/use_chat?two"),  # the other client
-        Page(await browser.new_page(), f"{served.url}/page/ag_ui_page?one"),
-    ]
+    chat = await opened("use_chat?one")
+    ag_ui = await opened("ag_ui_page?two")
+    late = [await opened("use_chat?two"), await opened("ag_ui_page?one")]  # the other client
 
     served.hold.touch()
     await asyncio.gather(
