@@ -35,13 +35,14 @@ class Sent:
         scale: See there. It belongs to the model of the last request.
     """
 
-    __slots__ = ("_cut", "_head", "_model", "_parts", "scale")
+    __slots__ = ("_cut", "_head", "_model", "_parts", "_told", "scale")
 
     def __init__(self) -> None:
         self._cut = ""
         self._head: str | None = None
         self._model: tuple[str, str] | None = None
         self._parts: tuple[Any, ...] = ()
+        self._told: tuple[int, str | None] | None = None
         self.scale = Scale()
 
     @property
@@ -58,6 +59,13 @@ class Sent:
         """How many messages of the log came before those that it showed; 0 if unknown."""
         word = (self._head or "").rpartition(" ")[2]
         return int(word) if word.isdecimal() else 0
+
+    def digest(self, turn: int) -> str | None:
+        """The digests of model, tools and prompt, unless the same *turn* was told the same."""
+        told, self._told = self._told, (turn, self._head)
+        if self._head is None or self._told == told:
+            return None
+        return " ".join(self._head.split(" ", 3)[:3])
 
     def resume(self, text: str | None) -> None:
         """Continue from the stored *text*, which another process may have written."""

@@ -460,6 +460,7 @@ def _take(turn: Turn, message: AssistantMessage, attempt: _Attempt) -> None:
         first_delta_s=attempt.first_delta_s,
         attempts=attempt.number,
         usage=message.usage,
+        request=turn.given.view.sent.digest(turn.given.context.turn),
     )
 
 

@@ -130,6 +130,8 @@ class MessageEnd(Event):
         started: When the model call began (assistant).
         first_delta_s: Seconds to the first delta (assistant).
         attempts: Model calls it took, 1 without a retry (assistant).
+        request: Digests of its request: of the model's name, the tools and the system prompt.
+            `None` if they are those of the turn's call before (assistant).
     """
 
     type: ClassVar[Literal["message_end"]] = "message_end"
@@ -140,6 +142,7 @@ class MessageEnd(Event):
     first_delta_s: float | None = None
     attempts: int = 1
     usage: Usage | None = None
+    request: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

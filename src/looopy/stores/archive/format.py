@@ -415,6 +415,8 @@ def event_to_line(event: AgentEvent, call_at: Mapping[str, int]) -> str:
             data["first_delta_s"] = event.first_delta_s
         if event.attempts != 1:
             data["attempts"] = event.attempts
+        if event.request is not None:
+            data["request"] = event.request
         return f'{dump(data)[:-1]},"message":{message_text(event.message)}}}'
     if isinstance(event, ToolExecutionEnd):  # its result is the message after it
         data["tool_call_id"] = event.tool_call_id

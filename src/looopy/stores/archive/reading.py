@@ -519,6 +519,8 @@ class _LogReader:
             timed["first_delta_s"] = given.seconds("first_delta_s")
         if given.has("attempts"):
             timed["attempts"] = given.whole("attempts", 1)
+        if given.has("request"):
+            timed["request"] = given.text("request")
         given.end()
         event = MessageEnd(message=message, **common, **timed)
         ended: ToolExecutionEnd | None = None

@@ -280,6 +280,7 @@ def decode_message_events(context_id: str, row: Sequence[Any]) -> list[AgentEven
             first_delta_s=facts.first_delta_s,
             attempts=facts.attempts,
             usage=message.usage if isinstance(message, AssistantMessage) else None,
+            request=facts.request,
         )
     )
     return events

@@ -16,6 +16,7 @@ from looopy.types.storable import MAX_INT, dump
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ALL = 6
+_OF_A_CALL = 3  # numbers that come before the digests of a request
 
 
 def to_us(moment: datetime) -> int:
@@ -36,12 +37,13 @@ def encode_meta(event: MessageEnd, ended: ToolExecutionEnd | None, created: int)
 
     The list ends with the last known fact. Moments are numbers of microseconds before the row was
     *created*. For a model call: when it began, how much later its first delta came, how often it
-    was tried. For a tool: when it began, how long it ran, when it was over.
+    was tried, the digests of its request. For a tool: when it began, how long it ran, when it was
+    over.
     """
     is_usual = event.started is None and event.first_delta_s is None and event.attempts == 1
-    if is_usual and ended is None:
+    if is_usual and ended is None and event.request is None:
         return None
-    facts: list[int | None] = [
+    facts: list[int | str | None] = [
         None if event.started is None else created - to_us(event.started),
         None if event.first_delta_s is None else _in_us(event.first_delta_s),
         None if event.attempts == 1 else event.attempts,
@@ -52,12 +54,16 @@ def encode_meta(event: MessageEnd, ended: ToolExecutionEnd | None, created: int)
             _in_us(ended.duration_s),
             created - to_us(ended.timestamp),
         ]
+    elif event.request is not None:  # where a tool has its beginning
+        facts.append(event.request)
     while facts[-1] is None:
         facts.pop()
     said = []
     for fact in facts:
         if fact is None:
             said.append("null")
+        elif isinstance(fact, str):
+            said.append(dump(fact))
         elif -MAX_INT <= fact < MAX_INT:
             said.append(f"{fact:d}")
         else:
@@ -76,6 +82,7 @@ class Facts(NamedTuple):
     first_delta_s: float | None = None
     attempts: int = 1
     ran: tuple[datetime | None, float, datetime] | None = None
+    request: str | None = None
 
 
 def decode_meta(meta: str | None, created: int) -> Facts:
@@ -91,6 +98,9 @@ def decode_meta(meta: str | None, created: int) -> Facts:
             attempts=found.get("attempts", 1),
             ran=ran and (None if ran[0] is None else from_us(ran[0]), ran[1], from_us(ran[2])),
         )
+    request = None
+    if len(found) > _OF_A_CALL and isinstance(found[_OF_A_CALL], str):
+        request = found.pop(_OF_A_CALL)
     facts: list[int | None] = [*found, *[None] * (_ALL - len(found))]
     before, delta, attempts, began, lasted, ended = facts
     ran = None
@@ -105,4 +115,5 @@ def decode_meta(meta: str | None, created: int) -> Facts:
         first_delta_s=None if delta is None else delta / 1_000_000,
         attempts=1 if attempts is None else attempts,
         ran=ran,
+        request=request,
     )
