@@ -1,19 +1,21 @@
 """
-Acts on an agent that an `AgentHost` and its faces need, and no user: tell if it is at work, break
-it off, keep strangers out, list its tools, and end what waits.
+Acts on an agent that an `AgentHost`, its faces or a replay need, and no user: tell if it is at
+work, break it off, keep strangers out, list its tools and parts, and end what waits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from looopy.agent.agent import Agent
 from looopy.agent.events import end_dead_turn
 from looopy.agent.request import TurnRequest
+from looopy.llm.provider import LLMProvider
 from looopy.tools.base import Tool
-from looopy.tools.gather import HeldTools, gather_tools, wrap_tools
-from looopy.types.context import AuthContext
+from looopy.tools.gather import HeldTools, ToolSource, gather_tools, wrap_tools
+from looopy.types.config import LoopConfig
+from looopy.types.context import AuthContext, SystemPrompt
 
 
 def is_at_work(agent: Agent) -> bool:
@@ -76,6 +78,40 @@ async def tools_of(agent: Agent) -> Mapping[str, Tool]:
         return await gather_tools(sources)
     finally:
         await held.let_go()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Making:
+    """
+    The parts that an agent was made of; of its tools, functions are not wrapped before its start.
+
+    Attributes:
+        model: A provider, or the name of a model.
+    """
+
+    model: LLMProvider | str
+    tools: Sequence[ToolSource]
+    system_prompt: SystemPrompt
+    config: LoopConfig
+    auto_compact: bool
+
+    def provider(self) -> LLMProvider:
+        """The provider, without a key if it is named; or `ConfigurationError`."""
+        from looopy.llm.resolve import resolve_provider
+
+        named = isinstance(self.model, str) and not self.model.startswith("local")
+        return resolve_provider(self.model, **({"api_key": ""} if named else {}))
+
+
+def making_of(agent: Agent) -> Making:
+    """The parts of an agent, which need not be started."""
+    return Making(
+        model=agent._resources.model,  # noqa: SLF001 - of this room
+        tools=agent._resources.tools,  # noqa: SLF001 - of this room
+        system_prompt=agent._system_prompt,  # noqa: SLF001 - of this room
+        config=agent.loop_config,
+        auto_compact=agent.auto_compact,
+    )
 
 
 async def give_up(agent: Agent, auth_context: AuthContext | None, turn: int) -> None:

@@ -74,6 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_chat(commands)
     _add_contexts(commands)
     _add_usage(commands)
+    _add_replay(commands)
     _add_db(commands)
     _add_serve(commands)
     _add_acp(commands)
@@ -269,6 +270,51 @@ def _add_speaking(actions: argparse._SubParsersAction[argparse.ArgumentParser]) 
             action.add_argument(
                 "--json", dest="as_json", action="store_true", help="print JSON, an event a line"
             )
+
+
+def _add_replay(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    replay = commands.add_parser(
+        "replay",
+        help="run a stored turn again, answered from its log",
+        description="Run a stored turn again without network and without effects: the model and the"
+        " tools are answered from the log. Prints the first difference to the code of today.",
+        epilog="The exit status is 0 if the turn is the same, 1 if something differs, and 2 for"
+        " wrong usage.",
+    )
+    replay.add_argument("context_id", metavar="CONTEXT_ID")
+    replay.add_argument("--turn", type=int, metavar="N", help="its number; by default the last one")
+    replay.add_argument("--db", dest="url", metavar="URL", help=_DB_HELP)
+    replay.add_argument(
+        "--agent",
+        dest="factory",
+        metavar="MODULE:FACTORY",
+        help=f"compare its prompt, tools and limits too: {_FACTORY_HELP}",
+    )
+    replay.add_argument(
+        "--ignore",
+        choices=("model", "tools", "prompt"),
+        action="append",
+        default=[],
+        help="a part of requests that may differ; may be repeated",
+    )
+    replay.add_argument(
+        "--save",
+        metavar="FILE.json",
+        help="write the recording, and with --agent a test of it beside",
+    )
+    replay.add_argument(
+        "--scrub", dest="scrubbed", action="store_true", help="without its contents"
+    )
+    replay.add_argument(
+        "--fork",
+        metavar="NEW_CONTEXT_ID",
+        nargs="?",
+        const="",
+        help="instead, run the turn anew with --agent, its model and its tools, in a fork, and"
+        " print both side by side",
+    )
+    replay.add_argument("--json", dest="as_json", action="store_true", help="print one JSON object")
+    replay.set_defaults(run=_command("replay", "replay_turn"))
 
 
 def _add_archives(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

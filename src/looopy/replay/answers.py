@@ -1,0 +1,274 @@
+"""
+A model and tools that answer from a recording.
+
+Each answer is the recorded one, whatever is asked; `differences` compares what was asked. Where the
+recorded turn was cut off, the replay is cut off as well: `Script.stop` never returns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Final
+
+from looopy.errors import LLMError
+from looopy.llm.provider import Abilities
+from looopy.llm.render import CANCELLED, NOT_STARTED, OUTCOME_UNKNOWN
+from looopy.loop.incoming import Inbox, Queued
+from looopy.loop.tool_calls import SKIPPED
+from looopy.replay.recording import Recorded, Recording, answers_of, results_of
+from looopy.tools.asking import Ask, NeedsCredentials, NeedsInput
+from looopy.tools.base import Tool, ToolContext, ToolResult
+from looopy.types.context import CancelToken
+from looopy.types.message import (
+    AssistantMessage,
+    CustomMessage,
+    StopReason,
+    ToolResultMessage,
+    UserMessage,
+)
+from looopy.types.request import LLMRequest, StreamEvent, StreamOptions, ToolSpec
+from looopy.types.state import PendingKind
+
+_MOST_STEPS: Final = 1000
+_CUT_OFF: Final = {CANCELLED, OUTCOME_UNKNOWN, NOT_STARTED}
+_REASONS: Final = {StopReason.CANCELLED: "cancelled", StopReason.DEADLINE: "deadline"}
+
+
+class Script:
+    """
+    The recording as it is played, shared by the model, the tools and the inbox.
+
+    Attributes:
+        cancel: The token of the replayed turn.
+        over: Set when the recording ends before the replay.
+        surplus: The call of the model that the recording does not answer, from 1; `None`: none.
+        emitted: How many messages the replay has added, besides its prompts.
+        ran: The ids of calls whose tools were called.
+    """
+
+    def __init__(self, recording: Recording) -> None:
+        self.recording = recording
+        self.results = results_of(recording)
+        self.over = asyncio.Event()
+        self.surplus: int | None = None
+        self.emitted = 0
+        self.ran: set[str] = set()
+        self.cancel = CancelToken()
+        self._answers = answers_of(recording)
+        self._answered = 0
+        self._said_up_to = 0
+
+    def next_answer(self) -> Recorded | None:
+        """The next answer of the model; `None` after the last one."""
+        if self._answered == len(self._answers):
+            return None
+        self._answered += 1
+        return self._answers[self._answered - 1]
+
+    @property
+    def fails_now(self) -> bool:
+        """True if the recorded turn failed in a model call that left no answer."""
+        done = self._answered == len(self._answers)
+        return done and self.recording.stop_reason is StopReason.ERROR
+
+    def said(self) -> list[UserMessage | CustomMessage]:
+        """Take the user's messages that the recording has here, before the model's next answer."""
+        found: list[UserMessage | CustomMessage] = []
+        start = max(self.emitted, self._said_up_to)
+        messages = self.recording.messages
+        for place in range(start, len(messages)):
+            message = messages[place].message
+            if isinstance(message, (UserMessage, CustomMessage)):
+                found.append(message)
+                self._said_up_to = place + 1
+            elif found or not _was_skipped(message):
+                break
+        return found
+
+    async def stop(self, model_call: bool = False) -> None:
+        """End the replay where the recorded turn was cut off: by a caller, a limit or a kill."""
+        reason = _REASONS.get(self.recording.stop_reason or StopReason.ERROR)
+        if reason is not None:
+            self.cancel.cancel(reason)
+        else:
+            if model_call:
+                self.surplus = self._answered + 1
+            self.over.set()
+        await asyncio.Event().wait()
+
+    async def others_of(self, call_id: str) -> None:
+        """Let the calls beside this one run that were running, or were over, at the cut."""
+        iterations = {
+            one.message.tool_call_id: one.iteration
+            for one in self.recording.messages
+            if isinstance(one.message, ToolResultMessage)
+        }
+        here = iterations[call_id]
+        began = {
+            one
+            for one, result in self.results.items()
+            if iterations[one] == here and result.text not in (CANCELLED, NOT_STARTED)
+        }
+        for _ in range(_MOST_STEPS):  # one that cannot run now is no reason to wait for ever
+            if began <= self.ran:
+                break
+            await asyncio.sleep(0)
+
+
+def _was_skipped(message: object) -> bool:
+    return isinstance(message, ToolResultMessage) and message.text == SKIPPED
+
+
+class AsThen:
+    """The model of a recording: a provider with the *abilities* of a real one."""
+
+    def __init__(self, script: Script, abilities: Abilities) -> None:
+        self._script = script
+        self.name = abilities.name
+        self.model = abilities.model
+        self.window_tokens = abilities.window_tokens
+        self.structured_output = abilities.structured_output
+        self.enforces = abilities.enforces
+
+    async def stream(
+        self,
+        request: LLMRequest,  # noqa: ARG002 - the replay compares the turn, not each request
+        options: StreamOptions,  # noqa: ARG002
+    ) -> AsyncIterator[StreamEvent]:
+        """Give the next recorded answer. See `LLMProvider.stream`."""
+        script = self._script
+        yield StreamEvent("start", partial=_Partial(AssistantMessage()))
+        recorded = script.next_answer()
+        if recorded is None:
+            if script.fails_now:
+                error = LLMError(script.recording.error or "", provider=self.name, retryable=False)
+                yield StreamEvent("error", error=error)
+                return
+            await script.stop(model_call=True)
+            return
+        message = recorded.message
+        assert isinstance(message, AssistantMessage)  # noqa: S101 - `answers_of` has no others
+        partial = _Partial(message)
+        if message.stop_reason is StopReason.ABORTED:
+            yield StreamEvent("text_delta", delta=message.text, partial=partial)
+            await script.stop()
+        elif message.stop_reason is StopReason.ERROR and script.recording.error is not None:
+            error = LLMError(message.error_message or "", provider=self.name, retryable=False)
+            yield StreamEvent("error", message=message, error=error, partial=partial)
+        else:
+            yield StreamEvent("done", message=message, partial=partial)
+
+
+class _Partial:
+    """A recorded answer as one that grows."""
+
+    def __init__(self, message: AssistantMessage) -> None:
+        self._message = message
+        self.text = message.text
+
+    def snapshot(self) -> AssistantMessage:
+        return self._message
+
+
+def answering(tool: Tool, script: Script) -> Tool:
+    """*tool* as the model sees it, whose calls get the recorded results."""
+    return _Answering(tool, script)
+
+
+def stand_in(name: str, script: Script) -> Tool:
+    """A tool of which only its *name* is known."""
+    anything = {"type": "object", "properties": {}}
+    bare = Tool(name="stand_in", parameters=anything)
+    bare.name = name  # models call tools by any name
+    harmless = any(
+        one.tool_name == name and one.text == CANCELLED for one in script.results.values()
+    )
+    bare.effects = "none" if harmless else "external"
+    cut = [one for one in script.results.values() if one.text == OUTCOME_UNKNOWN]
+    bare.parallel = len(cut) > 1  # they ran together
+    return _Answering(bare, script)
+
+
+class _Answering(Tool):
+    def __init__(self, tool: Tool, script: Script) -> None:
+        self.__dict__.update(copy.copy(tool.__dict__))
+        self._spec = tool.spec  # the model sees the real schema in any case
+        if script.recording.scrubbed:
+            self.parameters = {"type": "object"}
+        self._script = script
+        self.timeout_s = None
+        self.retries = 0
+        self.is_enabled = None
+        self.max_result_bytes = 2**62
+        self.approval_prompt = None
+        asked = {
+            one.tool_call_id for one in script.recording.asked if one.kind is PendingKind.APPROVAL
+        }
+        self.needs_approval = (
+            (lambda _args, context: context.tool_call_id in asked) if asked else False
+        )
+
+    @property
+    def spec(self) -> ToolSpec:
+        """The tool as the model sees it."""
+        assert self._spec is not None  # noqa: S101 - made with the tool
+        return self._spec
+
+    async def execute(
+        self,
+        arguments: Mapping[str, Any],  # noqa: ARG002 - the result is the recorded one
+        context: ToolContext,
+    ) -> Any:
+        """Give the recorded result; see `Tool.execute`."""
+        script, call_id = self._script, context.tool_call_id
+        script.ran.add(call_id)
+        result = script.results.get(call_id)
+        if result is None:
+            _ask_again(script, call_id)
+            await script.stop()
+        assert result is not None  # noqa: S101 - the replay has stopped
+        ends = script.recording.stop_reason in _REASONS or script.recording.outcome == "interrupted"
+        if ends and result.text in _CUT_OFF:
+            await script.others_of(call_id)
+            await script.stop()
+        return ToolResult(tuple(result.content), result.details, result.is_error)
+
+
+def _ask_again(script: Script, call_id: str) -> None:
+    asked = [one for one in script.recording.asked if one.tool_call_id == call_id]
+    if not asked:
+        if script.recording.stop_reason is StopReason.AUTH_REQUIRED:
+            raise NeedsCredentials
+        return
+    raise NeedsInput(
+        [
+            Ask(
+                key=one.request_id,
+                kind=one.kind,
+                prompt=one.prompt,
+                schema=one.schema,
+                options=tuple(one.options),
+                auth=one.auth,
+            )
+            for one in asked
+        ]
+    )
+
+
+class AsSaid(Inbox):
+    """Brings the messages of a user at the places where the recording has them."""
+
+    asks_application = True
+
+    def __init__(self, script: Script) -> None:
+        self._script = script
+
+    async def steering(self) -> list[Queued]:
+        """See `Inbox.steering`."""
+        return [Queued(one) for one in self._script.said()]
+
+    async def follow_ups(self) -> list[Queued]:
+        """See `Inbox.follow_ups`."""
+        return [Queued(one) for one in self._script.said()]

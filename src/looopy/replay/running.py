@@ -1,0 +1,283 @@
+"""Run a recorded turn again, answered from the recording."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from looopy.agent.agent import Agent
+from looopy.agent.hosted import Making, making_of
+from looopy.auth.redaction import Redactor
+from looopy.errors import ConfigurationError, ValueRefused
+from looopy.history.open_calls import unanswered
+from looopy.history.view import View
+from looopy.llm.provider import Abilities, abilities_of
+from looopy.loop.given import Given, TurnPlan
+from looopy.loop.guards import Spent
+from looopy.loop.outgoing import Group
+from looopy.loop.output import FINAL_ANSWER, output_type_of
+from looopy.loop.turn import run_turn
+from looopy.replay.answers import AsSaid, AsThen, Script, answering, stand_in
+from looopy.replay.differences import PARTS, Difference, Played, Replayed, first_difference
+from looopy.replay.recording import Recording, answers_of, recording_of, results_of
+from looopy.tools.base import Tool
+from looopy.tools.gather import wrap_tools
+from looopy.types.config import Budget, Hooks, LoopConfig, RetryPolicy
+from looopy.types.context import TurnContext
+from looopy.types.event import AgentEvent, MessageEnd, durable
+from looopy.types.message import AssistantMessage, StopReason, UserMessage
+
+_OF_A_LIMIT = frozenset(
+    {
+        StopReason.BUDGET,
+        StopReason.MAX_ITERATIONS,
+        StopReason.MAX_TOOL_CALLS,
+        StopReason.MAX_TOOL_FAILURES,
+        StopReason.DOOM_LOOP,
+    }
+)
+
+
+_UNCOUNTED = frozenset({StopReason.BUDGET, StopReason.MAX_TOOL_FAILURES})
+
+
+async def replay(
+    recording: Recording,
+    agent: Agent | None = None,
+    *,
+    output_type: Any = None,
+    ignore: Collection[str] = (),
+) -> Replayed:
+    """
+    Run a recorded turn again, the model and the tools answered from the *recording*.
+
+    The prompt, the tools' schemas, the limits and the loop are those of today. Nothing is sent, no
+    tool runs, and nothing is stored. Budgets, time limits, hooks and the count of failures do not
+    matter, and a summary is
+    the one of then.
+
+    Args:
+        agent: An agent as the application makes it, not started: its prompt, tools, model name and
+            `LoopConfig` are compared with those of then. `None`: only the loop is.
+        output_type: The one that the turn was given, if it was.
+        ignore: Parts of requests that may differ: `"model"`, `"tools"`, `"prompt"`. A prompt with
+            the time of day, for example, differs always.
+
+    Raises:
+        ConfigurationError: The agent's model or tools cannot be made.
+        ValueRefused: The turn is still open, or *ignore* has another name.
+    """
+    for part in ignore:
+        if part not in PARTS:
+            raise ValueRefused(f"ignore takes {', '.join(PARTS)}, not {part!r}", path="/ignore")
+    if recording.outcome is None:
+        raise ValueRefused(
+            f"turn {recording.turn} of {recording.context_id!r} is still open: replay it after its"
+            " end",
+            path="/turn",
+        )
+    making = None if agent is None else making_of(agent)
+    return await replay_made(recording, making, output_type, ignore)
+
+
+async def replay_made(
+    recording: Recording,
+    making: Making | None,
+    output_type: Any = None,
+    ignore: Collection[str] = (),
+) -> Replayed:
+    """As `replay`, which checks its arguments, with the parts of an agent."""
+    script = Script(recording)
+    stage = _Stage.of(recording, making, script, output_type)
+    events = await stage.play(recording, script)
+    now = recording_of(durable(events), before=recording.before)
+    cut_off, surplus = script.over.is_set(), script.surplus
+    limits = _OF_A_LIMIT if making is None else _UNCOUNTED
+    if recording.stop_reason in limits or str(recording.outcome) == "interrupted":
+        surplus = None  # it had ended before that call
+    played = Played(ran=script.ran, known=stage.known, surplus=surplus, cut_off=cut_off)
+    difference: Difference | None
+    difference = first_difference(recording, now, played, {*ignore, *stage.unknown})
+    return Replayed(recording=recording, now=now, difference=difference, left_out=stage.left_out)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stage:
+    """
+    Everything that a replayed turn is given besides its script.
+
+    Attributes:
+        known: The names of the tools that the agent has, or that the recording names.
+        unknown: Parts of requests that cannot be compared.
+        left_out: Sentences about them.
+    """
+
+    provider: AsThen
+    tools: Sequence[Tool]
+    context: TurnContext
+    config: LoopConfig
+    output_type: Any
+    known: Collection[str]
+    unknown: Collection[str]
+    left_out: Sequence[str]
+
+    @classmethod
+    def of(
+        cls, recording: Recording, making: Making | None, script: Script, output_type: Any
+    ) -> _Stage:
+        tools, left_out = list[Tool](), list[str]()
+        unknown = set[str]()
+        if making is None:
+            unknown = set(PARTS)
+            left_out.append("requests: no agent was given to compare them with")
+        else:
+            elsewhere = list[str]()
+            for source in wrap_tools(making.tools):
+                if isinstance(source, Tool):
+                    tools.append(answering(source, script))
+                else:
+                    elsewhere.append(type(source).__name__)
+            if elsewhere:
+                unknown |= {"tools", "prompt"}
+                left_out.append(
+                    f"tools and prompts of {', '.join(elsewhere)}: they are listed by a server"
+                )
+        kind = output_type_of(output_type)
+        names = {tool.name for tool in tools}
+        called = _called(recording)
+        if making is None or unknown:
+            tools += [stand_in(name, script) for name in sorted(called - names)]
+            names |= called
+        if kind is None and FINAL_ANSWER in called:
+            raise ValueRefused(
+                "the turn had an output_type, which no log keeps: pass it as output_type=",
+                path="/output_type",
+            )
+        return cls(
+            provider=AsThen(script, _abilities(recording, making)),
+            tools=tools,
+            context=TurnContext(
+                context_id=recording.context_id,
+                turn=recording.turn,
+                continues=recording.continues,
+                system_prompt="" if making is None else making.system_prompt,
+                cancel=script.cancel,
+            ),
+            config=_config(making),
+            output_type=kind,
+            known=names,
+            unknown=unknown,
+            left_out=left_out,
+        )
+
+    async def play(self, recording: Recording, script: Script) -> list[AgentEvent]:
+        """Run the turn, and return its events."""
+        history = list(recording.before)
+        given = Given(
+            context=self.context,
+            provider=self.provider,
+            sources=tuple(self.tools),
+            config=self.config,
+            redactor=Redactor(),
+            view=View(history),
+            inbox=AsSaid(script),
+            output_type=self.output_type,
+            spent=Spent(recording.spent),
+        )
+        events: list[AgentEvent] = []
+        plan = _plan(recording)
+        script.emitted = -len(plan.prompts)
+
+        async def run() -> None:
+            async with aclosing(run_turn(given, plan, None)) as outs:
+                async for out in outs:
+                    if isinstance(out, Group) and not script.over.is_set():
+                        events.extend(out.events)
+                        script.emitted += sum(isinstance(one, MessageEnd) for one in out.events)
+
+        turn = asyncio.create_task(run(), name="looopy replay")
+        over = asyncio.create_task(script.over.wait())
+        try:
+            await asyncio.wait({turn, over}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            over.cancel()
+            if not turn.done():
+                turn.cancel()
+            with suppress(asyncio.CancelledError):
+                await turn
+        return events
+
+
+def _plan(recording: Recording) -> TurnPlan:
+    """The beginning of the turn: its prompts, and the open calls that it ran first."""
+    said = [one for one in recording.prompts if isinstance(one, UserMessage)]
+    history = [*recording.before, *recording.prompts]
+    run = () if said else unanswered(history)
+    ran = any(one.ran or isinstance(one.message, AssistantMessage) for one in recording.messages)
+    waits = recording.stop_reason in (StopReason.INPUT_REQUIRED, StopReason.AUTH_REQUIRED)
+    dropped = recording.stop_reason is StopReason.CANCELLED and not said and not run
+    ends = not ran and not said and (waits or dropped)
+    return TurnPlan(
+        prompts=tuple(recording.prompts),
+        user_message=said[-1] if said else None,
+        run=() if ends else run,
+        call_turn=recording.continues if run else None,
+        ends=recording.stop_reason if ends else None,
+        pending=recording.asked if ends else (),
+    )
+
+
+def _called(recording: Recording) -> set[str]:
+    asked = [one for one in recording.before if isinstance(one, AssistantMessage)][-1:]
+    answers = [one.message for one in answers_of(recording)]
+    results = results_of(recording)
+    return {
+        results[call.id].tool_name if call.id in results else call.name
+        for message in (*asked, *answers)
+        if isinstance(message, AssistantMessage)
+        for call in message.tool_calls
+    }
+
+
+def _abilities(recording: Recording, making: Making | None) -> Abilities:
+    """Those of the agent's provider, without a key; else the names in the recording."""
+    if making is not None:
+        try:
+            return abilities_of(making.provider())
+        except ConfigurationError:
+            if not isinstance(making.model, str):
+                raise
+    for one in answers_of(recording):
+        if isinstance(one.message, AssistantMessage):
+            return Abilities(name=one.message.provider, model=one.message.model)
+    return Abilities()
+
+
+def _config(making: Making | None) -> LoopConfig:
+    most = 10**9
+    if making is None:
+        config = LoopConfig(
+            max_iterations=most,
+            max_tool_calls=most,
+            max_tool_calls_per_iteration=most,
+            doom_loop_threshold=most,
+            max_output_retries=most,
+        )
+    else:
+        config = making.config
+    return replace(
+        config,
+        max_tool_failures=most,
+        hooks=Hooks(),
+        budget=Budget(),
+        retry=RetryPolicy(attempts=0),
+        turn_timeout_s=None,
+        tool_timeout_s=None,
+        llm_timeout_s=None,
+        llm_connect_timeout_s=None,
+        llm_idle_timeout_s=None,
+        max_result_bytes=2**62,
+    )

@@ -1,0 +1,368 @@
+"""Stored turns, replayed: as they were, and with an agent that has changed since."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+import pytest
+
+from looopy import Agent, AuthContext, ToolContext, tool
+from looopy.errors import ContextNotFound, LLMError, ValueRefused
+from looopy.replay import Recording, read_recording, replay, run_beside, scrub
+from looopy.stores.bundle import Stores
+from looopy.stores.opening import open_stores
+from looopy.testing import ScriptedProvider, failure, text, tool_call
+from looopy.testing.replays import replay_turn
+from looopy.types.approval import Approve, Deny
+from looopy.types.config import LoopConfig, RetryPolicy
+from looopy.types.message import AssistantMessage, ToolResultMessage
+from looopy.types.state import Outcome
+
+__all__ = ["replay_turn"]  # a fixture
+
+SECRET = "canary-7f3a"
+ran: list[str] = []
+
+
+@tool(effects="none")
+def look(word: str) -> str:
+    """Look a word up."""
+    ran.append(word)
+    return f"{word} means {SECRET}"
+
+
+@tool(parallel=True, effects="none")
+async def fetch(page: int) -> str:
+    """Fetch a page; the later ones are there first."""
+    await asyncio.sleep(0.002 * (3 - page))
+    return f"page {page}"
+
+
+@tool(needs_approval=True)
+def pay(amount: int) -> str:
+    """Pay."""
+    ran.append(f"paid {amount}")
+    return f"paid {amount}"
+
+
+@tool
+async def book(context: ToolContext) -> str:
+    """Book a table."""
+    return f"a table {await context.ask('For how many?', schema={'type': 'integer'})}"
+
+
+@tool
+async def hang() -> str:
+    """Never end."""
+    await asyncio.Event().wait()
+    raise AssertionError("it ended")
+
+
+TOOLS = (look, fetch, pay, book, hang)
+QUICK = LoopConfig(retry=RetryPolicy(attempts=0))
+
+
+def agent_of(
+    stores: Stores,
+    *replies: Any,
+    context_id: str = "c",
+    prompt: str = "You help.",
+    tools: Sequence[Any] = TOOLS,
+    config: LoopConfig = QUICK,
+    model: str = "scripted",
+) -> Agent:
+    """An agent that plays *replies*."""
+    provider = ScriptedProvider(replies)
+    provider.model = model
+    return Agent(
+        context_id,
+        llm_provider=provider,
+        tools=tools,
+        system_prompt=prompt,
+        stores=stores,
+        loop_config=config,
+    )
+
+
+@pytest.fixture
+async def stores() -> AsyncIterator[Stores]:
+    """Open stores, empty."""
+    ran.clear()
+    async with open_stores("memory:") as opened:
+        yield opened
+
+
+async def recordings(stores: Stores, context_id: str = "c") -> list[Recording]:
+    """All turns of a context, each through its JSON document."""
+    record = await stores.state.load(context_id)
+    assert record is not None
+    found = [await read_recording(stores, context_id, n + 1) for n in range(record.turn_count)]
+    for one in found:
+        again = Recording.from_json(one.to_json())
+        assert [m.message for m in again.messages] == [m.message for m in one.messages]
+    return found
+
+
+async def _tools(agent: Agent) -> None:
+    await agent.execute_turn("look up a")
+
+
+async def _approvals(agent: Agent) -> None:
+    for answer in (Approve(), Deny(reason="too much"), Approve(args={"amount": 2}, note="less")):
+        asked = await agent.execute_turn("pay")
+        await agent.execute_turn(None, inputs={asked.pending[0].request_id: answer})
+
+
+async def _question(agent: Agent) -> None:
+    asked = await agent.execute_turn("book")
+    await agent.execute_turn(None, inputs={asked.pending[0].request_id: 4})
+
+
+async def _dropped(agent: Agent) -> None:
+    await agent.execute_turn("book")
+    await agent.execute_turn("never mind")
+
+
+async def _cancelled(agent: Agent) -> None:
+    turn = agent.execute_turn("hang")
+    async for event in turn:
+        if event.type == "tool_execution_start":
+            await agent.cancel()
+
+
+async def _steered(agent: Agent) -> None:
+    turn = agent.execute_turn("look up both")
+    async for event in turn:
+        if event.type == "tool_execution_start" and event.tool_call_id == "call_1":
+            await agent.steer("only one, please")
+
+
+async def _rewound(agent: Agent) -> None:
+    await agent.execute_turn("one")
+    await agent.execute_turn("two")
+    await agent.rewind(2)
+    await agent.execute_turn("other two")
+
+
+async def _compacted(agent: Agent) -> None:
+    for word in ("one", "two", "three"):
+        await agent.execute_turn(word)
+    await agent.compact(keep_turns=1)
+    await agent.execute_turn("four")
+
+
+async def _failed(agent: Agent) -> None:
+    await agent.execute_turn("fail")
+    await agent.execute_turn(None)
+
+
+STORIES: dict[str, tuple[Callable[[Agent], Any], tuple[Any, ...]]] = {
+    "tools": (_tools, ((text("hm"), tool_call("look", word="a")), text("it is a"))),
+    "parallel": (_tools, (tuple(tool_call("fetch", page=n) for n in (1, 2, 3)), text("all"))),
+    "unfit": (_tools, (tool_call("look", wort="a"), tool_call("lok", word="a"), text("sorry"))),
+    "approvals": (_approvals, (tool_call("pay", amount=5), text("done")) * 3),
+    "question": (_question, (tool_call("book"), text("booked"))),
+    "dropped": (_dropped, (tool_call("book"), text("fine"))),
+    "cancelled": (_cancelled, (tool_call("hang"),)),
+    "steered": (
+        _steered,
+        ((tool_call("look", word="a"), tool_call("look", word="b")), text("only a")),
+    ),
+    "rewound": (_rewound, (text("1"), text("2"), text("other 2"))),
+    "compacted": (_compacted, (text("1"), text("2"), text("3"), text("in short"), text("4"))),
+    "failed": (_failed, ((text("half"), failure(LLMError)), text("whole"))),
+}
+
+
+@pytest.mark.parametrize("story", STORIES)
+async def test_a_turn_is_the_same_when_it_is_replayed(stores, story):
+    act, replies = STORIES[story]
+    async with agent_of(stores, *replies) as agent:
+        await act(agent)
+    before = list(ran)
+
+    for one in await recordings(stores):
+        for other in (agent_of(stores), None):
+            found = await replay(one, other)
+            assert found.difference is None, (one.turn, other)
+            assert found.now.outcome == one.outcome
+            found = await replay(Recording.from_json(scrub(one).to_json()), other)
+            assert found.difference is None, (one.turn, "scrubbed", other)
+    assert ran == before, "a replay runs no tool"
+    assert (await stores.state.load("c")).turn_count == len(await recordings(stores))
+
+
+async def test_a_turn_whose_process_died_is_replayed_up_to_there(stores):
+    agent = agent_of(stores, tool_call("hang"))
+    await agent.start()
+    async for event in agent.execute_turn("hang"):
+        if event.type == "tool_execution_start":
+            from looopy.agent.hosted import break_off
+
+            assert await break_off(agent)
+            break
+    await agent.shutdown(cancel=True)
+
+    (one,) = await recordings(stores)
+    assert one.outcome is Outcome.INTERRUPTED
+    assert (await replay(one, agent_of(stores))).difference is None
+    found = await replay(one, agent_of(stores, prompt="You are new."))
+    assert found.difference is not None
+    assert found.difference.kind == "request"
+
+
+@pytest.fixture
+async def looked(stores) -> Recording:
+    """A turn that looks a word up."""
+    replies = (text("hm"), tool_call("look", word="a")), text("it is a")
+    async with agent_of(stores, *replies) as agent:
+        await agent.execute_turn(f"What is a? {SECRET}")
+    return (await recordings(stores))[0]
+
+
+@tool(name="look", effects="none")
+def look_by_number(word: int) -> str:
+    """Look a word up."""
+    return str(word)
+
+
+@pytest.mark.parametrize(
+    ("change", "ignore", "kind", "words"),
+    [
+        ({"prompt": "You are terse."}, (), "request", "the system prompt"),
+        ({"model": "another"}, (), "request", "the model"),
+        ({"tools": (look,)}, (), "request", "the tools"),
+        ({"tools": (fetch,)}, ("tools",), "tool", "'look' is gone"),
+        ({"tools": (look_by_number,)}, ("tools",), "arguments", "'look' no longer takes"),
+        ({"config": LoopConfig(max_iterations=1)}, (), "end", "max_iterations"),
+    ],
+)
+async def test_the_first_difference_is_named(stores, looked, change, ignore, kind, words):
+    found = (await replay(looked, agent_of(stores, **change), ignore=ignore)).difference
+
+    assert found is not None
+    assert (found.kind, words in str(found)) == (kind, True), found
+    assert found.iteration == (2 if kind == "end" else 1)
+    with pytest.raises(AssertionError, match=words):
+        (await replay(looked, agent_of(stores, **change), ignore=ignore)).check()
+
+
+async def test_an_ignored_part_may_differ(stores, looked):
+    changed = agent_of(stores, prompt="You are terse.", model="another")
+
+    assert (await replay(looked, changed, ignore=("prompt", "model"))).difference is None
+    with pytest.raises(ValueRefused, match="not 'prompts'"):
+        await replay(looked, changed, ignore=("prompts",))
+
+
+async def test_another_result_is_seen(stores, looked):
+    """The comparison itself: a recording whose last message is another one."""
+    data = json.loads(looked.to_json())
+    data["messages"].append({**data["messages"][-1], "iteration": 3})
+    longer = Recording.from_json(json.dumps(data))
+    data["messages"] = data["messages"][:-2]
+    shorter = Recording.from_json(json.dumps(data))
+
+    found = (await replay(shorter)).difference
+    assert found is not None
+    assert "the model is called 2 times, and was called 1" in found.text
+    found = (await replay(longer)).difference
+    assert found is not None
+    assert "the turn ends earlier" in found.text
+
+
+async def test_a_scrubbed_recording_holds_no_content(stores):
+    replies = tool_call("look", word=SECRET), tool_call("look", word="b"), text(f"so: {SECRET}")
+    async with agent_of(stores, *replies, prompt=f"Keep {SECRET}.") as agent:
+        await agent.execute_turn(f"about {SECRET}", auth_context=AuthContext(actor_id=SECRET))
+    (one,) = await recordings(stores)
+    kept = scrub(one)
+
+    assert SECRET in one.to_json()
+    assert SECRET not in kept.to_json()
+    calls = [
+        call.arguments
+        for m in kept.messages
+        if isinstance(m.message, AssistantMessage)
+        for call in m.message.tool_calls
+    ]
+    assert calls[0] != calls[1], "calls that differed still differ"
+    results = [m.message for m in kept.messages if isinstance(m.message, ToolResultMessage)]
+    assert [r.tool_name for r in results] == ["look", "look"]
+
+
+async def test_a_turn_is_run_anew_in_a_fork(stores, looked):
+    def build(context_id: str, where: Stores) -> Agent:
+        return agent_of(where, text("better"), context_id=context_id, prompt="You are terse.")
+
+    beside = await run_beside(stores, looked, build, context_id="again")
+
+    assert [m.message.text for m in beside.now.messages] == ["better"]
+    assert [m.text for m in beside.now.prompts] == [f"What is a? {SECRET}"]
+    assert (await stores.state.load("c")).turn_count == 1, "the context itself stays as it is"
+    assert (await stores.state.load("again")).turn_count == 1
+
+
+@pytest.mark.parametrize(
+    ("document", "path"),
+    [
+        ("no JSON", ""),
+        ("[]", "/looopy_recording"),
+        ('{"looopy_recording": 2}', "/looopy_recording"),
+        ('{"looopy_recording": 1}', "/context_id"),
+        ("messages", "/messages/0/message/role"),
+    ],
+)
+async def test_a_bad_recording_is_refused_by_its_place(looked, document, path):
+    if document == "messages":
+        data = json.loads(looked.to_json())
+        data["messages"][0]["message"]["role"] = 7
+        document = json.dumps(data)
+
+    with pytest.raises(ValueRefused) as caught:
+        Recording.from_json(document)
+
+    assert caught.value.path == path
+
+
+async def test_turns_that_cannot_be_replayed_are_refused(stores, looked):
+    with pytest.raises(ContextNotFound):
+        await read_recording(stores, "nobody", 1)
+    with pytest.raises(ValueRefused, match="no turn 9: its turns are 1 to 1"):
+        await read_recording(stores, "c", 9)
+    async with agent_of(stores, text("x"), context_id="open") as agent:
+        async for event in agent.execute_turn("hi"):
+            if event.type == "turn_start":
+                with pytest.raises(ValueRefused, match="still open"):
+                    await replay(await read_recording(stores, "open", 1))
+    async with agent_of(stores) as agent:
+        await agent.clear()
+    with pytest.raises(ValueRefused, match="deleted"):
+        await read_recording(stores, "c", 1)
+
+
+async def test_a_typed_answer_needs_its_type(stores):
+    async with agent_of(stores, tool_call("final_answer", answer=3)) as agent:
+        await agent.execute_turn("How many?", output_type=int)
+    (one,) = await recordings(stores)
+
+    assert (await replay(one, agent_of(stores), output_type=int)).difference is None
+    with pytest.raises(ValueRefused, match="output_type="):
+        await replay(one, agent_of(stores))
+
+
+def test_a_recording_is_a_test(replay_turn, tmp_path):
+    async def record() -> str:
+        async with open_stores("memory:") as where, agent_of(where, text("hi")) as agent:
+            await agent.execute_turn("hello")
+            return (await recordings(where))[0].to_json()
+
+    file = tmp_path / "hello.json"
+    file.write_text(asyncio.run(record()), encoding="utf-8")
+
+    replay_turn(file, lambda name, where: agent_of(where, context_id=name)).check()
+    with pytest.raises(AssertionError, match="the system prompt"):
+        replay_turn(file, lambda name, where: agent_of(where, prompt="", context_id=name)).check()
