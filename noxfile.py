@@ -23,7 +23,10 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 PINS = PROJECT["tool"]["uv"]["constraint-dependencies"]
 
 # Tests that should take every branch; those that start and kill processes are slow to trace.
-MEASURED = ("tests/unit", "tests/wire", "tests/server", "tests/agent/turns/test_turns.py")
+MEASURED = (
+    *("tests/unit", "tests/wire", "tests/server", "tests/replay"),
+    "tests/agent/turns/test_turns.py",
+)
 # What another Python may change; databases and migrations are the same under each.
 OF_PYTHON = ("tests/unit", "tests/agent/turns/test_turns.py")
 # The other tests of tests/migrations take as long as all of these together.

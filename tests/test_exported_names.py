@@ -18,6 +18,7 @@ PACKAGES = [
     "looopy.auth",
     "looopy.compat.pi",
     "looopy.llm",
+    "looopy.replay",
     "looopy.server",
     "looopy.stores",
     "looopy.telemetry",
@@ -33,6 +34,7 @@ DOCUMENTED = {
     "looopy.stores.defaults",
     "looopy.sync",
     "looopy.testing.faults",
+    "looopy.testing.replays",
     "looopy.testing.stores",
 }
 ROOT = Path(__file__).parent.parent

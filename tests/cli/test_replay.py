@@ -65,6 +65,7 @@ def looopy(folder, monkeypatch, capsys):
 
 
 def test_a_saved_turn_is_a_test_that_passes(folder, looopy):
+    """A file with the recording and one with a test; a second run overwrites neither."""
     status, out, err = looopy(
         "sums", "--agent", "app:build", "--save", "kept/sum.json", "--scrub"
     )
@@ -86,6 +87,7 @@ def test_a_saved_turn_is_a_test_that_passes(folder, looopy):
 
 
 def test_a_difference_is_named_and_both_turns_stand_side_by_side(looopy):
+    """As JSON, and in two columns that no stored text can break."""
     status, out, _ = looopy("sums", "--agent", "app:terse", "--json")
     assert status == 1
     assert json.loads(out)["difference"]["kind"] == "request"
@@ -99,6 +101,7 @@ def test_a_difference_is_named_and_both_turns_stand_side_by_side(looopy):
 
 
 def test_bad_input_is_refused_with_the_way_out(looopy):
+    """On standard error, with nothing on standard output."""
     for args, words in (
         (("nobody",), "there is no conversation 'nobody'"),
         (("sums", "--turn", "5"), "its turns are 1 to 1"),

@@ -12,6 +12,7 @@ import pytest
 from looopy import Agent, AuthContext, ToolContext, tool
 from looopy.errors import ContextNotFound, LLMError, ValueRefused
 from looopy.replay import Recording, read_recording, replay, run_beside, scrub
+from looopy.replay.differences import Played, first_difference
 from looopy.stores.bundle import Stores
 from looopy.stores.opening import open_stores
 from looopy.testing import ScriptedProvider, failure, text, tool_call
@@ -61,7 +62,14 @@ async def hang() -> str:
     raise AssertionError("it ended")
 
 
-TOOLS = (look, fetch, pay, book, hang)
+@tool(parallel=True)
+async def wait() -> str:
+    """Never end."""
+    await asyncio.Event().wait()
+    raise AssertionError("it ended")
+
+
+TOOLS = (look, fetch, pay, book, hang, wait)
 QUICK = LoopConfig(retry=RetryPolicy(attempts=0))
 
 
@@ -121,6 +129,11 @@ async def _question(agent: Agent) -> None:
     await agent.execute_turn(None, inputs={asked.pending[0].request_id: 4})
 
 
+async def _question_beside_a_text(agent: Agent) -> None:
+    asked = await agent.execute_turn("book")
+    await agent.execute_turn("be quick", inputs={asked.pending[0].request_id: 4})
+
+
 async def _dropped(agent: Agent) -> None:
     await agent.execute_turn("book")
     await agent.execute_turn("never mind")
@@ -130,6 +143,15 @@ async def _cancelled(agent: Agent) -> None:
     turn = agent.execute_turn("hang")
     async for event in turn:
         if event.type == "tool_execution_start":
+            await agent.cancel()
+
+
+async def _cancelled_together(agent: Agent) -> None:
+    begun = 0
+    async for event in agent.execute_turn("wait for both"):
+        begun += event.type == "tool_execution_start"
+        if begun == 2:
+            begun = 0
             await agent.cancel()
 
 
@@ -165,8 +187,10 @@ STORIES: dict[str, tuple[Callable[[Agent], Any], tuple[Any, ...]]] = {
     "unfit": (_tools, (tool_call("look", wort="a"), tool_call("lok", word="a"), text("sorry"))),
     "approvals": (_approvals, (tool_call("pay", amount=5), text("done")) * 3),
     "question": (_question, (tool_call("book"), text("booked"))),
+    "beside a text": (_question_beside_a_text, (tool_call("book"), text("booked"))),
     "dropped": (_dropped, (tool_call("book"), text("fine"))),
     "cancelled": (_cancelled, (tool_call("hang"),)),
+    "cancelled together": (_cancelled_together, ((tool_call("wait"), tool_call("wait")),)),
     "steered": (
         _steered,
         ((tool_call("look", word="a"), tool_call("look", word="b")), text("only a")),
@@ -179,6 +203,7 @@ STORIES: dict[str, tuple[Callable[[Agent], Any], tuple[Any, ...]]] = {
 
 @pytest.mark.parametrize("story", STORIES)
 async def test_a_turn_is_the_same_when_it_is_replayed(stores, story):
+    """With its agent and without one, as stored and scrubbed."""
     act, replies = STORIES[story]
     async with agent_of(stores, *replies) as agent:
         await act(agent)
@@ -192,10 +217,13 @@ async def test_a_turn_is_the_same_when_it_is_replayed(stores, story):
             found = await replay(Recording.from_json(scrub(one).to_json()), other)
             assert found.difference is None, (one.turn, "scrubbed", other)
     assert ran == before, "a replay runs no tool"
+    if story == "rewound":
+        assert [m.text for m in (await recordings(stores))[2].before] == ["one", "1"]
     assert (await stores.state.load("c")).turn_count == len(await recordings(stores))
 
 
 async def test_a_turn_whose_process_died_is_replayed_up_to_there(stores):
+    """The end that another process wrote is no difference."""
     agent = agent_of(stores, tool_call("hang"))
     await agent.start()
     async for event in agent.execute_turn("hang"):
@@ -241,6 +269,7 @@ def look_by_number(word: int) -> str:
     ],
 )
 async def test_the_first_difference_is_named(stores, looked, change, ignore, kind, words):
+    """By its kind, its place and a sentence."""
     found = (await replay(looked, agent_of(stores, **change), ignore=ignore)).difference
 
     assert found is not None
@@ -251,6 +280,7 @@ async def test_the_first_difference_is_named(stores, looked, change, ignore, kin
 
 
 async def test_an_ignored_part_may_differ(stores, looked):
+    """A name that is no part is refused."""
     changed = agent_of(stores, prompt="You are terse.", model="another")
 
     assert (await replay(looked, changed, ignore=("prompt", "model"))).difference is None
@@ -258,7 +288,7 @@ async def test_an_ignored_part_may_differ(stores, looked):
         await replay(looked, changed, ignore=("prompts",))
 
 
-async def test_another_result_is_seen(stores, looked):
+async def test_more_or_fewer_messages_are_seen(stores, looked):
     """The comparison itself: a recording whose last message is another one."""
     data = json.loads(looked.to_json())
     data["messages"].append({**data["messages"][-1], "iteration": 3})
@@ -275,6 +305,7 @@ async def test_another_result_is_seen(stores, looked):
 
 
 async def test_a_scrubbed_recording_holds_no_content(stores):
+    """Names stay, and calls that differed still differ."""
     replies = tool_call("look", word=SECRET), tool_call("look", word="b"), text(f"so: {SECRET}")
     async with agent_of(stores, *replies, prompt=f"Keep {SECRET}.") as agent:
         await agent.execute_turn(f"about {SECRET}", auth_context=AuthContext(actor_id=SECRET))
@@ -294,15 +325,33 @@ async def test_a_scrubbed_recording_holds_no_content(stores):
     assert [r.tool_name for r in results] == ["look", "look"]
 
 
+async def test_a_result_that_differs_is_no_refused_call(looked):
+    """Its tool was called, so the arguments were taken."""
+    data = json.loads(looked.to_json())
+    data["messages"][1]["message"]["content"][0]["text"] = "another"
+    now = Recording.from_json(json.dumps(data))
+    call_id = data["messages"][1]["message"]["tool_call_id"]
+
+    found = first_difference(looked, now, Played(ran={call_id}, known={"look"}), ())
+
+    assert found is not None
+    assert (found.kind, found.tool_call_id, found.now) == ("result", call_id, "toolResult: another")
+
+
 async def test_a_turn_is_run_anew_in_a_fork(stores, looked):
+    """The fork begins where the turn began, and the context stays as it is."""
     def build(context_id: str, where: Stores) -> Agent:
         return agent_of(where, text("better"), context_id=context_id, prompt="You are terse.")
 
+    async with agent_of(stores, text("no more")) as agent:
+        await agent.execute_turn("and b?")
+    later = await run_beside(stores, (await recordings(stores))[1], build, context_id="later")
+    assert [m.text for m in later.now.before][-1] == "it is a"
     beside = await run_beside(stores, looked, build, context_id="again")
 
     assert [m.message.text for m in beside.now.messages] == ["better"]
     assert [m.text for m in beside.now.prompts] == [f"What is a? {SECRET}"]
-    assert (await stores.state.load("c")).turn_count == 1, "the context itself stays as it is"
+    assert (await stores.state.load("c")).turn_count == 2, "the context itself stays as it is"
     assert (await stores.state.load("again")).turn_count == 1
 
 
@@ -317,6 +366,7 @@ async def test_a_turn_is_run_anew_in_a_fork(stores, looked):
     ],
 )
 async def test_a_bad_recording_is_refused_by_its_place(looked, document, path):
+    """The path leads to the value in the document."""
     if document == "messages":
         data = json.loads(looked.to_json())
         data["messages"][0]["message"]["role"] = 7
@@ -329,6 +379,7 @@ async def test_a_bad_recording_is_refused_by_its_place(looked, document, path):
 
 
 async def test_turns_that_cannot_be_replayed_are_refused(stores, looked):
+    """Unknown, still open, or deleted."""
     with pytest.raises(ContextNotFound):
         await read_recording(stores, "nobody", 1)
     with pytest.raises(ValueRefused, match="no turn 9: its turns are 1 to 1"):
@@ -345,6 +396,7 @@ async def test_turns_that_cannot_be_replayed_are_refused(stores, looked):
 
 
 async def test_a_typed_answer_needs_its_type(stores):
+    """The log does not keep it."""
     async with agent_of(stores, tool_call("final_answer", answer=3)) as agent:
         await agent.execute_turn("How many?", output_type=int)
     (one,) = await recordings(stores)
@@ -355,6 +407,7 @@ async def test_a_typed_answer_needs_its_type(stores):
 
 
 def test_a_recording_is_a_test(replay_turn, tmp_path):
+    """By the fixture, with a factory as for `looopy serve`."""
     async def record() -> str:
         async with open_stores("memory:") as where, agent_of(where, text("hi")) as agent:
             await agent.execute_turn("hello")

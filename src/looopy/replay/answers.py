@@ -16,7 +16,6 @@ from looopy.errors import LLMError
 from looopy.llm.provider import Abilities
 from looopy.llm.render import CANCELLED, NOT_STARTED, OUTCOME_UNKNOWN
 from looopy.loop.incoming import Inbox, Queued
-from looopy.loop.tool_calls import SKIPPED
 from looopy.replay.recording import Recorded, Recording, answers_of, results_of
 from looopy.tools.asking import Ask, NeedsCredentials, NeedsInput
 from looopy.tools.base import Tool, ToolContext, ToolResult
@@ -25,13 +24,11 @@ from looopy.types.message import (
     AssistantMessage,
     CustomMessage,
     StopReason,
-    ToolResultMessage,
     UserMessage,
 )
 from looopy.types.request import LLMRequest, StreamEvent, StreamOptions, ToolSpec
 from looopy.types.state import PendingKind
 
-_MOST_STEPS: Final = 1000
 _CUT_OFF: Final = {CANCELLED, OUTCOME_UNKNOWN, NOT_STARTED}
 _REASONS: Final = {StopReason.CANCELLED: "cancelled", StopReason.DEADLINE: "deadline"}
 
@@ -83,7 +80,7 @@ class Script:
             if isinstance(message, (UserMessage, CustomMessage)):
                 found.append(message)
                 self._said_up_to = place + 1
-            elif found or not _was_skipped(message):
+            else:
                 break
         return found
 
@@ -97,28 +94,6 @@ class Script:
                 self.surplus = self._answered + 1
             self.over.set()
         await asyncio.Event().wait()
-
-    async def others_of(self, call_id: str) -> None:
-        """Let the calls beside this one run that were running, or were over, at the cut."""
-        iterations = {
-            one.message.tool_call_id: one.iteration
-            for one in self.recording.messages
-            if isinstance(one.message, ToolResultMessage)
-        }
-        here = iterations[call_id]
-        began = {
-            one
-            for one, result in self.results.items()
-            if iterations[one] == here and result.text not in (CANCELLED, NOT_STARTED)
-        }
-        for _ in range(_MOST_STEPS):  # one that cannot run now is no reason to wait for ever
-            if began <= self.ran:
-                break
-            await asyncio.sleep(0)
-
-
-def _was_skipped(message: object) -> bool:
-    return isinstance(message, ToolResultMessage) and message.text == SKIPPED
 
 
 class AsThen:
@@ -231,7 +206,6 @@ class _Answering(Tool):
         assert result is not None  # noqa: S101 - the replay has stopped
         ends = script.recording.stop_reason in _REASONS or script.recording.outcome == "interrupted"
         if ends and result.text in _CUT_OFF:
-            await script.others_of(call_id)
             await script.stop()
         return ToolResult(tuple(result.content), result.details, result.is_error)
 

@@ -28,7 +28,13 @@ from looopy.tools.gather import wrap_tools
 from looopy.types.config import Budget, Hooks, LoopConfig, RetryPolicy
 from looopy.types.context import TurnContext
 from looopy.types.event import AgentEvent, MessageEnd, durable
-from looopy.types.message import AssistantMessage, StopReason, UserMessage
+from looopy.types.message import (
+    AssistantMessage,
+    StopReason,
+    ToolCall,
+    ToolResultMessage,
+    UserMessage,
+)
 
 _OF_A_LIMIT = frozenset(
     {
@@ -214,8 +220,7 @@ class _Stage:
 def _plan(recording: Recording) -> TurnPlan:
     """The beginning of the turn: its prompts, and the open calls that it ran first."""
     said = [one for one in recording.prompts if isinstance(one, UserMessage)]
-    history = [*recording.before, *recording.prompts]
-    run = () if said else unanswered(history)
+    run = _open_calls(recording, spoken=bool(said))
     ran = any(one.ran or isinstance(one.message, AssistantMessage) for one in recording.messages)
     waits = recording.stop_reason in (StopReason.INPUT_REQUIRED, StopReason.AUTH_REQUIRED)
     dropped = recording.stop_reason is StopReason.CANCELLED and not said and not run
@@ -228,6 +233,22 @@ def _plan(recording: Recording) -> TurnPlan:
         ends=recording.stop_reason if ends else None,
         pending=recording.asked if ends else (),
     )
+
+
+def _open_calls(recording: Recording, *, spoken: bool) -> Sequence[ToolCall]:
+    """The calls of an earlier turn that it ran; beside a message of a user only some of them."""
+    before = [one for one in recording.before if not isinstance(one, UserMessage)]
+    given = [one for one in recording.prompts if not isinstance(one, UserMessage)]
+    calls = unanswered([*before, *given])
+    if not spoken:
+        return calls if unanswered([*recording.before, *recording.prompts]) else ()
+    ran = {one.tool_call_id for one in recording.asked}
+    for recorded in recording.messages:
+        if isinstance(recorded.message, AssistantMessage):
+            break
+        if isinstance(recorded.message, ToolResultMessage):
+            ran.add(recorded.message.tool_call_id)
+    return [call for call in calls if call.id in ran]
 
 
 def _called(recording: Recording) -> set[str]:
