@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
+import alembic.config
 import pytest
 from tests.fixtures import frozen
 from tests.postgres import as_driver
@@ -25,10 +29,22 @@ def url(request, tmp_path):
 
 
 def _run(*words, cwd=ROOT):
-    command = [sys.executable, "-m", "alembic", *words]
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
-    assert "Traceback" not in done.stderr, done.stderr
-    return done.returncode, done.stdout + done.stderr
+    """Its status and all that it printed, here: most of a process would be loading alembic."""
+    said, status = io.TextIOWrapper(io.BytesIO(), encoding="utf-8"), 0
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        contextlib.chdir(cwd),
+        contextlib.redirect_stdout(said),
+        contextlib.redirect_stderr(said),
+    ):
+        # Where it prints is a default of its class, and so chosen when it was imported.
+        patch.setattr(alembic.config, "Config", partial(alembic.config.Config, stdout=said))
+        try:
+            alembic.config.main(words, prog="alembic")
+        except SystemExit as left:
+            status = left.code or 0
+    said.seek(0)
+    return status, said.read()
 
 
 def _alembic(url, *words):
@@ -76,6 +92,17 @@ def test_statements_are_printed_for_both_engines(url):
     assert "DROP TABLE looopy_inbox" in _alembic(url, "downgrade", "0002:0001", "--sql")
     assert "looopy_version" in _alembic(url, "stamp", "head", "--sql")
     assert migrate.check(url) == (None, migrate.HEAD)
+
+
+def test_the_program_prints_and_fails_as_it_does_in_this_process(tmp_path):
+    """As the other tests run it; nothing of Python is shown."""
+    place = f"sqlite:///{tmp_path / 'chat.db'}"
+    for words in (["-x", f"url={place}", "upgrade", "head"], ["check"]):
+        command = [sys.executable, "-m", "alembic", *words]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        status, said = _run(*words)
+        assert (done.stdout + done.stderr, done.returncode) == (said, status % 256)
+    assert migrate.check(place) == (migrate.HEAD, migrate.HEAD)
 
 
 def test_what_asks_no_database_needs_no_url():
