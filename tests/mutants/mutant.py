@@ -13,6 +13,7 @@ import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 _PARTS = re.compile(r"\w+|\s+|[^\w\s]")
@@ -116,13 +117,19 @@ def _spans(text: str, name: str) -> list[tuple[int, int]]:
     if not name:
         return [(0, len(text))]
     first, *rest = name.split(".")
-    nodes = list(_defined(ast.parse(text), first))
+    nodes = list(_defined(_parsed(text), first))
     for part in rest:
         nodes = [found for node in nodes for found in _defined(node, part)]
     starts = [0]
     for line in text.splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
     return [(starts[_first_line(node) - 1], starts[node.end_lineno or -1]) for node in nodes]
+
+
+@lru_cache(maxsize=64)
+def _parsed(text: str) -> ast.Module:
+    """Many mutants are made of the same file."""
+    return ast.parse(text)
 
 
 def _first_line(node: ast.stmt) -> int:
