@@ -6,11 +6,13 @@ Postgres is for the tests that ask for it: one server a process, started when th
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import secrets
 import shutil
 from collections.abc import Callable, Generator
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
@@ -18,7 +20,7 @@ import hypothesis
 import pytest
 from tests import ground
 from tests.cutting import Cutter
-from tests.postgres import Server, ask
+from tests.postgres import Server, Standing, ask
 
 from looopy.stores.sql import migrate
 
@@ -108,10 +110,17 @@ def postgres_at_head(new_database):
     return url
 
 
+@pytest.fixture(scope="session")
+def emptied(postgres_at_head: str):
+    """A function that deletes the rows of that database, on one connection that stays open."""
+    with contextlib.closing(Standing(postgres_at_head)) as connection:
+        yield partial(connection.run, "DELETE FROM looopy_contexts")
+
+
 @pytest.fixture
-def postgres(postgres_at_head: str) -> str:
+def postgres(postgres_at_head: str, emptied: Callable[[], None]) -> str:
     """The URL of a database at the head, without rows."""
-    ask(postgres_at_head, "DELETE FROM looopy_contexts")
+    emptied()
     return postgres_at_head
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 from tests import ground
+from tests.postgres import Standing, ask
 
 
 @pytest.fixture
@@ -181,3 +183,17 @@ def test_examples_are_the_same_each_time_in_ci_alone(set_to, same_each_time):
         check=True,
     )
     assert done.stdout.split() == [str(same_each_time), "None"]
+
+
+def test_a_standing_connection_that_was_cut_is_opened_again(postgres_server):
+    """A test that cuts every connection cuts that one as well."""
+    url = postgres_server("postgres")
+    with contextlib.closing(Standing(url)) as connection:
+        connection.run("SET application_name = 'standing'")
+        named = "SELECT pid FROM pg_stat_activity WHERE application_name = 'standing'"
+        ((pid,),) = ask(url, named)
+        connection.run("SELECT 1")
+        assert ask(url, named) == [(pid,)]
+        assert ask(url, "SELECT pg_terminate_backend(%s, 5000)", pid) == [(True,)]
+        connection.run("SET application_name = 'standing'")
+        assert ask(url, named) not in ([(pid,)], [])
