@@ -39,6 +39,21 @@ def build(context_id, stores):
 """
 
 
+LIMITS = {
+    "streams=": "write streams=NUMBER, such as streams=2000",
+    "running_turns_per_tenant=many": "running_turns_per_tenant=60",
+    "stream=2": "there is no limit 'stream', only body_bytes, ",
+    "page=0": "Limits.page takes a number above 0",
+}
+
+
+@pytest.mark.parametrize("said", LIMITS)
+def test_a_limit_that_is_wrong_is_said_at_the_start(said, capsys):
+    """Before anything is opened; a right one takes part in the same check."""
+    assert main(["serve", "app:build", "--limit", "body_s=2.5", "--limit", said]) == 2
+    assert LIMITS[said] in capsys.readouterr().err
+
+
 @contextmanager
 def serving(folder, *more, app=APP):
     """A process that serves *app*, whose tool waits for the file `go`; gives it, and a client."""

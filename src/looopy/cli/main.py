@@ -478,6 +478,14 @@ def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
             help=f"{about}; may be repeated",
         )
     serve.add_argument(
+        "--limit",
+        dest="limits",
+        metavar="NAME=NUMBER",
+        action="append",
+        default=[],
+        help="a field of looopy.server.Limits, such as turns_per_minute=60; may be repeated",
+    )
+    serve.add_argument(
         "--drain",
         dest="drain_s",
         type=float,

@@ -10,6 +10,7 @@ import signal
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import fields
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from looopy.server.auth import StaticTokens
     from looopy.server.host import AgentHost
+    from looopy.server.limits import Limits
     from looopy.server.site import Routes, Site
 
 METRICS_TOKEN: Final = "LOOOPY_METRICS_TOKEN"  # noqa: S105 - the name of a variable
@@ -47,6 +49,7 @@ async def serve(
     auth: str | None,
     names: Sequence[str],
     origins: Sequence[str],
+    limits: Sequence[str],
     drain_s: float,
     log: str = "text",
 ) -> int:
@@ -61,6 +64,7 @@ async def serve(
             machine, by the token that is printed.
         names: The names that requests may use for this server, besides those of loopback.
         origins: The origins of web pages that may use it.
+        limits: `NAME=NUMBER`, the fields of `Limits` that differ from their defaults.
         drain_s: How long running turns may continue at the end.
         log: `text` or `json`, for the log on standard error.
 
@@ -93,6 +97,7 @@ async def serve(
             f"say by which names requests may reach {host}: --allow-host api.example.org, or"
             " --allow-host '*' for any"
         )
+    bounds = _limits(limits)
     made = load_factory(factory)
     authenticate = LocalToken() if auth is None else load_function(auth)
     terminal = Terminal(quiet_out=True)
@@ -110,6 +115,7 @@ async def serve(
         app = create_app(
             agents,
             authenticate=authenticate,
+            limits=bounds,
             faces=_faces(),
             hosts=(*LOOPBACK, *names),
             origins=origins,
@@ -180,6 +186,25 @@ async def _run(app: Starlette, agents: AgentHost, listening: socket.socket) -> i
     if not server.started:
         raise ConfigurationError("the application could not be started")
     return server.status
+
+
+def _limits(said: Sequence[str]) -> Limits:
+    from looopy.server.limits import Limits
+
+    known = {field.name: field for field in fields(Limits)}
+    given: dict[str, float] = {}
+    for one in said:
+        name, _, number = one.partition("=")
+        if name not in known:
+            names = ", ".join(known)
+            raise ConfigurationError(f"--limit {one}: there is no limit {name!r}, only {names}")
+        try:
+            given[name] = float(number) if name.endswith("_s") else int(number)
+        except ValueError:
+            raise ConfigurationError(
+                f"--limit {one}: write {name}=NUMBER, such as {name}={known[name].default or 60}"
+            ) from None
+    return Limits(**given)  # type: ignore[arg-type] # it checks them itself
 
 
 def _listen(host: str, port: int) -> socket.socket:

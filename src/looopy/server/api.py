@@ -73,8 +73,10 @@ class _Api:
         key = request.headers.get("idempotency-key")
         if key is not None:
             check_idempotency_key(key)
-        async with self._host.agent(context_id, auth, create=message is not None) as agent:
-            self._site.count_turn(auth)
+        async with (
+            self._host.agent(context_id, auth, create=message is not None) as agent,
+            self._site.turn(auth, context_id),
+        ):
             turn = agent.execute_turn(
                 message,
                 auth,
@@ -102,6 +104,7 @@ class _Api:
         auth, body = await self._asked(request, ("message", "expected_turn"))
         record = await self._known(request, auth)
         expected = _number(body, "expected_turn")
+        await self._site.space(auth)
         async with self._host.agent(record.context_id, auth, create=False) as agent:
             await agent.steer(self._message(body), auth, expected_turn=expected)
         return _accepted(record)
@@ -110,6 +113,7 @@ class _Api:
         """Send a message for the end of the running turn: `POST /contexts/{id}/follow-up`."""
         auth, body = await self._asked(request, ("message",))
         record = await self._known(request, auth)
+        await self._site.space(auth)
         async with self._host.agent(record.context_id, auth, create=False) as agent:
             await agent.follow_up(self._message(body), auth)
         return _accepted(record)
@@ -133,6 +137,7 @@ class _Api:
             raise _invalid("/new_context_id", "must be text")
         name = secrets.token_urlsafe(16) if name is None else name
         at = _number(body, "at")
+        await self._site.space(auth)
         async with self._host.agent(record.context_id, auth, create=False) as agent:
             try:
                 await agent.fork(name, at=at)
@@ -164,13 +169,14 @@ class _Api:
         auth, body = await self._asked(request, ("keep_turns",))
         keep = _number(body, "keep_turns")
         async with self._host.agent(_name(request), auth, create=False) as agent:
+            await self._site.space(auth)
             event = await agent.compact(1 if keep is None else keep)
         return JSONResponse({"event": None if event is None else event_to_json(event)})
 
     async def delete(self, request: Request) -> Response:
         """Erase a context: `DELETE /contexts/{id}`."""
         auth = await self._site.identify(request)
-        await self._host.erase(_name(request), auth, force=_flag(request, "force"))
+        await self._site.erase(_name(request), auth, force=_flag(request, "force"))
         return Response(status_code=204)
 
     # --- reading -------------------------------------------------------------------------------

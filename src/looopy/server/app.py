@@ -59,6 +59,7 @@ def create_app(
                     await running.enter_async_context(make())
                 yield
         finally:
+            await site.close()
             await host.aclose()
 
     async def ready(_request: Request) -> Response:

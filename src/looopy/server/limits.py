@@ -21,6 +21,15 @@ class Limits:
         streams: Event streams of this process: 503 `limit_exceeded`.
         turns_per_minute: Turns that one actor may begin in a minute: 429 `limit_exceeded`. `None`:
             any number.
+        running_turns_per_tenant: Turns of one tenant that run at once, in all processes of the
+            database: 429 `limit_exceeded`. An agent that works for a call runs a turn of its own.
+            `None`: any number, as for the next three.
+        running_turns_per_actor: The same in the contexts of one actor.
+        stored_bytes_per_tenant: Messages, events and artifacts of one tenant: 429 `limit_exceeded`
+            for whatever adds to them. They are counted now and then.
+        stored_bytes_per_actor: The same in the contexts of one actor.
+        count_bytes_s: Seconds from one count of stored bytes to the next, at least. A count that
+            takes long rests longer.
         heartbeat_s: Seconds of silence after which a stream sends a comment.
         send_s: Seconds that a write to a stream may wait for its reader, who is then disconnected.
             A reader continues behind the last `seq`.
@@ -39,6 +48,11 @@ class Limits:
     streams_per_actor: int = 20
     streams: int = 2_000
     turns_per_minute: int | None = None
+    running_turns_per_tenant: int | None = None
+    running_turns_per_actor: int | None = None
+    stored_bytes_per_tenant: int | None = None
+    stored_bytes_per_actor: int | None = None
+    count_bytes_s: float = 60.0
     heartbeat_s: float = 15.0
     send_s: float = 30.0
     page: int = 200
@@ -46,7 +60,7 @@ class Limits:
     def __post_init__(self) -> None:
         for field in fields(self):
             value: object = getattr(self, field.name)
-            if value is None and field.name == "turns_per_minute":
+            if value is None and field.default is None:
                 continue
             kinds = (int, float) if field.name.endswith("_s") else (int,)
             if isinstance(value, bool) or not isinstance(value, kinds) or not value > 0:

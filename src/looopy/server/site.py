@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from time import monotonic
 from typing import Any, TypeAlias
 
@@ -23,6 +23,7 @@ from looopy.server.body import read_json
 from looopy.server.host import AgentHost
 from looopy.server.limits import Limits
 from looopy.server.problems import Problem
+from looopy.server.quotas import Quotas, limited
 from looopy.types.context import AuthContext
 
 Authenticate: TypeAlias = Callable[[Request], AuthContext | Awaitable[AuthContext | None] | None]
@@ -55,6 +56,7 @@ class Site:
         self.authenticate = authenticate
         self.limits = limits or Limits()
         self.background: list[Callable[[], contextlib.AbstractAsyncContextManager[None]]] = []
+        self._quotas = Quotas(self.limits)
         self._streams: Counter[tuple[str, str]] = Counter()
         self._turns: dict[tuple[str, str], deque[float]] = {}
 
@@ -82,13 +84,39 @@ class Site:
         """The JSON object that is the body; see `looopy.server.body.read_json`."""
         return await read_json(request, self.limits)
 
-    def count_turn(self, auth: AuthContext) -> None:
+    @contextlib.asynccontextmanager
+    async def turn(self, auth: AuthContext, context_id: str) -> AsyncIterator[None]:
         """
-        Count a turn that the caller is about to begin.
+        Admit a turn that begins within the block: leave it once the turn is accepted.
 
         Raises:
-            Problem: 429; the caller has begun too many within a minute.
+            Problem: 429; too many turns run or have begun, or too many bytes are stored.
         """
+        await self.space(auth)
+        stores = self.host.stores_for(auth)
+        async with self._quotas.turn(stores, auth.actor_id, context_id):
+            self._count_turn(auth)
+            yield
+
+    async def space(self, auth: AuthContext) -> None:
+        """
+        See if the caller may store more.
+
+        Raises:
+            Problem: 429; the tenant or the actor has stored too much.
+        """
+        await self._quotas.space(self.host.stores_for(auth), auth.actor_id)
+
+    async def erase(self, context_id: str, auth: AuthContext, *, force: bool = False) -> None:
+        """Erase a context; see `AgentHost.erase`. There is room again."""
+        await self.host.erase(context_id, auth, force=force)
+        self._quotas.freed(self.host.stores_for(auth).tenant)
+
+    async def close(self) -> None:
+        """End what the site does by itself."""
+        await self._quotas.close()
+
+    def _count_turn(self, auth: AuthContext) -> None:
         most = self.limits.turns_per_minute
         if most is None:
             return
@@ -98,7 +126,7 @@ class Site:
             began.popleft()
         self._turns[caller] = began  # the last that came is the last
         if len(began) >= most:
-            raise _limited(
+            raise limited(
                 429, f"{most} turns in a minute are the limit", after_s=began[0] + 60 - now
             )
         began.append(now)
@@ -120,9 +148,9 @@ class Site:
         """
         caller, limits = self._caller(auth), self.limits
         if self._streams[caller] >= limits.streams_per_actor:
-            raise _limited(429, f"{limits.streams_per_actor} streams of one actor are the limit")
+            raise limited(429, f"{limits.streams_per_actor} streams of one actor are the limit")
         if self.open_streams >= limits.streams:
-            raise _limited(503, f"{limits.streams} streams of this process are the limit")
+            raise limited(503, f"{limits.streams} streams of this process are the limit")
         self._streams[caller] += 1
         try:
             yield
@@ -133,12 +161,3 @@ class Site:
 
     def _caller(self, auth: AuthContext) -> tuple[str, str]:
         return (auth.tenant_id or self.host.stores.tenant, auth.actor_id)
-
-
-def _limited(status: int, text: str, after_s: float = 1.0) -> Problem:
-    return Problem(
-        text,
-        status=status,
-        code="limit_exceeded",
-        headers={"Retry-After": str(max(1, round(after_s)))},
-    )

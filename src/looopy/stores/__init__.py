@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from looopy.stores.bundle import Stores as Stores
     from looopy.stores.erasing import Erased as Erased
     from looopy.stores.listing import ContextPage as ContextPage
+    from looopy.stores.listing import ContextSize as ContextSize
     from looopy.stores.memory.artifacts import InMemoryArtifactStore as InMemoryArtifactStore
     from looopy.stores.memory.stores import InMemoryMessageStore as InMemoryMessageStore
     from looopy.stores.memory.stores import InMemoryStateStore as InMemoryStateStore
@@ -64,7 +65,7 @@ _export(
         ".archive.writing": ("ArchiveReport", "export_contexts", "export_to_file"),
         ".base": ("ArtifactStore", "ContextIndex", "Journal", "MessageStore", "StateStore"),
         ".erasing": ("Erased",),
-        ".listing": ("ContextPage",),
+        ".listing": ("ContextPage", "ContextSize"),
         ".memory.artifacts": ("InMemoryArtifactStore",),
         ".memory.stores": (
             "InMemoryMessageStore",

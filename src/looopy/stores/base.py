@@ -36,7 +36,7 @@ from looopy.types.state import AgentStatus
 
 if TYPE_CHECKING:
     from looopy.stores.erasing import Erased
-    from looopy.stores.listing import ContextPage
+    from looopy.stores.listing import ContextPage, ContextSize
     from looopy.stores.past import Lineage
     from looopy.stores.requests import Request
     from looopy.stores.search import SearchPage
@@ -513,6 +513,36 @@ class ContextIndex(Protocol):
             ValueRefused: A condition is invalid, or *after* belongs to another listing; `path`
                 names it.
             LimitExceeded: More than 8 tags and entries of metadata.
+        """
+        ...
+
+    async def running(self, *, owner: str | None = None, limit: int = 50) -> Sequence[str]:
+        """
+        The ids of contexts in which a turn runs now, in any process, at most *limit*, by id.
+
+        A turn whose lease has expired does not run. Unlike `list`, this writes nothing, unless very
+        many contexts have changed since the last listing.
+
+        Args:
+            owner: Only contexts of this owner (`ContextRecord.owner_actor`).
+
+        Raises:
+            ValueRefused: The owner cannot be one, or the limit is not a whole number from 0.
+        """
+        ...
+
+    async def sizes(self, *, after: str = "", limit: int = 32) -> Sequence[ContextSize]:
+        """
+        How many bytes each context has, by id, at most *limit*.
+
+        This reads the rows of each of these contexts, so it is for a count now and then. Forks
+        count as in `Erased.bytes`.
+
+        Args:
+            after: Only ids that sort after this one.
+
+        Raises:
+            ValueRefused: *after* is no text, or the limit is not a whole number from 0.
         """
         ...
 

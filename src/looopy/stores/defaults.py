@@ -18,7 +18,7 @@ from looopy.stores.artifacts.basic import BasicArtifactRows
 from looopy.stores.artifacts.rows import StoredPart, StoredVersion
 from looopy.stores.artifacts.store import Artifacts
 from looopy.stores.base import ContextIndex, Journal, MessageStore, StateStore
-from looopy.stores.listing import FOR_EVER, Lister, Listing, meets
+from looopy.stores.listing import FOR_EVER, Lister, Listing, check_owner, meets
 from looopy.stores.log import is_little, off_loop
 from looopy.stores.past import Lineage
 from looopy.stores.records import ANY_CALL, ContextRecord, MessageRecord, Waiter
@@ -183,6 +183,17 @@ class BasicContextIndex(Lister, ContextIndex):
         found.sort(key=_place, reverse=True)
         return [(_place(one).touched, one) for one in found[: wanted.limit + 1]]
 
+    async def running(self, *, owner: str | None = None, limit: int = 50) -> list[str]:
+        """See `ContextIndex`. The default reads all contexts."""
+        check_owner(owner)
+        check_limit(limit, optional=False)
+        found = [
+            one.context_id
+            async for one in _all(self._state)
+            if one.open_turn is not None and one.lease_live and owner in (None, one.owner_actor)
+        ]
+        return sorted(found)[:limit]
+
     async def search(self, query: str, **conditions: Unpack[Conditions]) -> SearchPage:
         """See `ContextIndex`. The default reads all messages until it has a page."""
         searcher = _Searcher(self._messages, self._state)
@@ -196,6 +207,7 @@ class BasicContextIndex(Lister, ContextIndex):
     enclose = _refused("links no contexts")
     erase = _refused("erases nothing; `stores.state.delete()` removes a context")
     erase_person = retain = _refused("erases nothing")
+    sizes = _refused("does not count bytes")
     snapshot = log_page = _refused("exports no contexts")
     restore = _refused("imports no contexts")
 

@@ -37,6 +37,20 @@ class ContextPage:
     next: str | None = None
 
 
+class ContextSize(NamedTuple):
+    """
+    The size of a context.
+
+    Attributes:
+        owner: The actor of its first turn, or `None`.
+        bytes: The size of messages, events, and all versions of artifacts.
+    """
+
+    context_id: str
+    owner: str | None
+    bytes: int
+
+
 class Facts(NamedTuple):
     """
     Status and `due` of a context, as the index has them.
@@ -173,8 +187,7 @@ class Listing:
         after: str | None,
         limit: int,
     ) -> None:
-        if owner is not None:
-            check_name(owner, "an owner", "/owner")
+        check_owner(owner)
         check_limit(limit, optional=False)
         if not isinstance(due, bool):
             raise ValueRefused("due is True or False", path="/due")
@@ -279,6 +292,12 @@ def meets(record: ContextRecord, wanted: Listing) -> bool:
         and {"", *of_it}.issuperset(wanted.labels)
         and (not wanted.due or (_is_over(known.due) and not runs))
     )
+
+
+def check_owner(owner: object) -> None:
+    """Raise `ValueRefused` unless it is the name of an actor, or `None`."""
+    if owner is not None:
+        check_name(owner, "an owner", "/owner")
 
 
 def _is_over(due: int | None) -> bool:

@@ -53,6 +53,8 @@ _TABLE: tuple[tuple[str, tuple[Any, ...], dict[str, tuple[Any, ...]]], ...] = (
     ("contexts.log_page", (CONTEXT,), {"after": _NUMBER, "limit": (*_LIMIT, None)}),
     ("contexts.log_page", (CONTEXT,), {"most_bytes": (*_FROM_0, 0)}),
     ("contexts.list", (), {"metadata": ([], "", 0, [1])}),
+    ("contexts.running", (), {"owner": _CURSOR, "limit": (*_LIMIT, None)}),
+    ("contexts.sizes", (), {"after": _TEXT, "limit": (*_LIMIT, None)}),
     ("contexts.search", ("fox",), {"after": _CURSOR, "limit": (*_LIMIT, None)}),
 )
 _UNKNOWN = (None, 7, [], {}, b"c", "a\0", "\ud800", "no id!")

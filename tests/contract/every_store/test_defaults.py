@@ -82,7 +82,7 @@ class TestIndexWithoutTags(OnBasics, ContextIndexContract):
 
 
 RUNNING = {
-    "ContextIndexContract": 13,
+    "ContextIndexContract": 14,
     "ErasureContract": 0,
     "ForkContract": 0,
     "InnerContextContract": 0,
@@ -140,6 +140,7 @@ REFUSED = {
     "erase": ("ada",),
     "erase_person": ("ada",),
     "retain": (),
+    "sizes": (),
     "snapshot": ("ada",),
     "log_page": ("ada",),
     "restore": ([],),

@@ -146,6 +146,7 @@ class Verbs:
                 return reader, first, known[0]  # sent twice
             try:
                 if not chain.settled:
+                    await self.site.space(call.auth)
                     async with self._host.agent(context_id, call.auth, create=False) as agent:
                         await agent.steer(
                             _checked(said),
@@ -181,11 +182,13 @@ class Verbs:
         create: bool,
     ) -> int:
         """Begin a turn; return its number once it is stored."""
-        self.site.count_turn(call.auth)
         facts: dict[str, Any] = {"message_id": message.message_id}
         if said is None:
             facts["answers"] = True
-        async with self._host.agent(context_id, call.auth, create=create) as agent:
+        async with (
+            self._host.agent(context_id, call.auth, create=create) as agent,
+            self.site.turn(call.auth, context_id),
+        ):
             turn = agent.execute_turn(
                 said,
                 call.auth,

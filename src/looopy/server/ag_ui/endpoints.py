@@ -33,8 +33,9 @@ def ag_ui_api(site: Site) -> Sequence[BaseRoute]:
         if asked.message is not None and len(asked.message.text.encode()) > most:
             text = f"the message has more than {most:,} bytes"
             raise Problem(text, code="too_large", path=f"{asked.path}/content")
-        site.count_turn(auth)
-        return EventStream(site, auth, _lines(await runs.run(asked, auth)))
+        async with site.turn(auth, asked.thread_id):
+            outs = await runs.run(asked, auth)
+        return EventStream(site, auth, _lines(outs))
 
     return [Route("/ag-ui", run, methods=["POST"])]
 

@@ -37,8 +37,9 @@ class _Endpoints:
         if asked.message is not None and len(asked.message.text.encode()) > most:
             text = f"the message has more than {most:,} bytes"
             raise Problem(text, code="too_large", path=f"{asked.path}/parts")
-        self._site.count_turn(auth)
-        return EventStream(self._site, auth, _lines(await self._chat.post(asked, auth)), **HEADERS)
+        async with self._site.turn(auth, asked.context_id):
+            parts = await self._chat.post(asked, auth)
+        return EventStream(self._site, auth, _lines(parts), **HEADERS)
 
     async def resume(self, request: Request) -> Response:
         """Stream the answer that is being written: `GET /api/chat/{id}/stream`; 204 without one."""

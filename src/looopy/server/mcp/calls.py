@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
@@ -156,18 +157,22 @@ class Call:
     async def _turn(
         self, agent: Agent, message: UserMessage | None, inputs: Mapping[str, Any]
     ) -> TurnResult[Any]:
-        if self._site is not None and self._auth is not None:
-            self._site.count_turn(self._auth)
-        stream = agent.execute_turn(message, self._auth, inputs=inputs or None)
-        try:
-            async for event in stream:
-                if said := _said(event):
-                    await self._progress(said)
-            return await stream
-        except asyncio.CancelledError:
-            if not self._is_closing():
-                stream.cancel()
-            raise
+        async with AsyncExitStack() as place:
+            if self._site is not None and self._auth is not None:
+                await place.enter_async_context(self._site.turn(self._auth, agent.context_id))
+            stream = agent.execute_turn(message, self._auth, inputs=inputs or None)
+            try:
+                events = aiter(stream)  # from here on it misses no event
+                await stream.accepted()
+                await place.aclose()
+                async for event in events:
+                    if said := _said(event):
+                        await self._progress(said)
+                return await stream
+            except asyncio.CancelledError:
+                if not self._is_closing():
+                    stream.cancel()
+                raise
 
     async def _progress(self, said: str) -> None:
         self._steps += 1

@@ -11,7 +11,7 @@ import asyncio
 import re
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 from typing import Any, Final, TypeAlias
 
 from starlette.requests import Request
@@ -77,14 +77,18 @@ class _Face:
                 code="model_not_found",
                 path="/model",
             )
-        self._site.count_turn(auth)
-        context_id = await self._context_of(asked, auth)
-        async with self._site.host.agent(
-            context_id, auth, create=asked.after_turn is None and asked.message is not None
-        ) as agent:
-            turn = self._begin(agent, asked, auth, request.headers.get("idempotency-key"))
-            view = aiter(turn)  # from here on it misses no delta
-            builder = ResponseBuilder(context_id, await turn.accepted(), model=self._model)
+        context_id, fork_behind = await self._context_of(asked, auth)
+        async with AsyncExitStack() as held:
+            async with self._site.turn(auth, context_id):
+                if fork_behind is not None:
+                    await self._fork(str(asked.context_id), auth, context_id, fork_behind)
+                create = asked.after_turn is None and asked.message is not None
+                agent = await held.enter_async_context(
+                    self._site.host.agent(context_id, auth, create=create)
+                )
+                turn = self._begin(agent, asked, auth, request.headers.get("idempotency-key"))
+                view = aiter(turn)  # from here on it misses no delta
+                builder = ResponseBuilder(context_id, await turn.accepted(), model=self._model)
             if not asked.stream:
                 if not asked.background:
                     async for event in view:
@@ -112,22 +116,25 @@ class _Face:
             options=asked.options,
         )
 
-    async def _context_of(self, asked: Asked, auth: AuthContext) -> str:
-        """The context of the new turn; a fork if it comes behind an older response."""
+    async def _context_of(self, asked: Asked, auth: AuthContext) -> tuple[str, TurnRecord | None]:
+        """The context of the new turn; if it is a new fork, the turn behind which it forks."""
         if asked.context_id is None:
-            return secrets.token_urlsafe(18)
+            return secrets.token_urlsafe(18), None
         if asked.after_turn is None:
-            return asked.context_id
+            return asked.context_id, None
         host = self._site.host
         record = await host.authorise(asked.context_id, auth)
         count = record.turn_count if record is not None else 0
         if asked.after_turn == count:
-            return asked.context_id
+            return asked.context_id, None
         turn = await self._turn(host.stores_for(auth), asked.context_id, asked.after_turn)
-        fork = secrets.token_urlsafe(18)
-        async with host.agent(asked.context_id, auth, create=False) as agent:
-            await agent.fork(fork, at=turn.last_position)
-        return fork
+        return secrets.token_urlsafe(18), turn
+
+    async def _fork(
+        self, context_id: str, auth: AuthContext, name: str, behind: TurnRecord
+    ) -> None:
+        async with self._site.host.agent(context_id, auth, create=False) as agent:
+            await agent.fork(name, at=behind.last_position)
 
     async def retrieve(self, request: Request) -> Response:
         """GET /v1/responses/{response_id}."""

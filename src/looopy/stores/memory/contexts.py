@@ -8,10 +8,18 @@ from typing import Unpack
 
 from looopy.stores.base import ContextIndex
 from looopy.stores.inner import InnerOf, check_link
-from looopy.stores.listing import Lister, Listing, check_tags, meets, new_tags
+from looopy.stores.listing import (
+    ContextSize,
+    Lister,
+    Listing,
+    check_owner,
+    check_tags,
+    meets,
+    new_tags,
+)
 from looopy.stores.log import check_page
 from looopy.stores.memory.context import context_record
-from looopy.stores.memory.erasing import InMemoryErasures
+from looopy.stores.memory.erasing import InMemoryErasures, size_of
 from looopy.stores.memory.log import read_log
 from looopy.stores.memory.restore import restored_context, snapshot_of
 from looopy.stores.records import ContextRecord
@@ -20,6 +28,7 @@ from looopy.stores.rules import fenced, no_context
 from looopy.stores.search import Conditions, SearchPage
 from looopy.stores.snapshot import ContextSnapshot, RestoredContext, exists_already
 from looopy.types.event import AgentEvent
+from looopy.types.storable import check_after_name, check_limit
 
 
 class InMemoryContextIndex(InMemoryErasures, Lister, ContextIndex):
@@ -34,6 +43,27 @@ class InMemoryContextIndex(InMemoryErasures, Lister, ContextIndex):
         found = [(to_us(one.last_activity), one) for one in all_of_them if meets(one, wanted)]
         found.sort(key=lambda one: (one[0], one[1].context_id), reverse=True)
         return found[: wanted.limit + 1]
+
+    async def running(self, *, owner: str | None = None, limit: int = 50) -> list[str]:
+        check_owner(owner)
+        check_limit(limit, optional=False)
+        found = [
+            context_id
+            for (tenant, context_id), one in self.backend.contexts.items()
+            if tenant == self.tenant
+            and one.open_turn is not None
+            and one.lease_live
+            and owner in (None, one.owner_actor)
+        ]
+        return sorted(found)[:limit]
+
+    async def sizes(self, *, after: str = "", limit: int = 32) -> list[ContextSize]:
+        check_after_name(after)
+        check_limit(limit, optional=False)
+        contexts = self.backend.contexts
+        names = sorted(name for tenant, name in contexts if tenant == self.tenant and name > after)
+        found = ((name, contexts[self.tenant, name]) for name in names[:limit])
+        return [ContextSize(name, one.owner_actor, size_of(one)) for name, one in found]
 
     async def search(self, query: str, **conditions: Unpack[Conditions]) -> SearchPage:
         from looopy.stores.memory.search import InMemorySearcher  # a turn needs none of it

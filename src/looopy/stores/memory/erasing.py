@@ -131,8 +131,6 @@ def _candidate(context_id: str, context: StoredContext) -> Candidate:
 
 
 def _counts(context: StoredContext) -> Counter[str]:
-    versions = [one for found in context.artifacts.values() for one in found]
-    said = [m.body for m in context.messages] + [e.body for e in context.events]
     return counted(
         messages=len(context.messages),
         last_seq=context.last_seq,
@@ -141,9 +139,15 @@ def _counts(context: StoredContext) -> Counter[str]:
         artifacts=len(context.artifacts),
         inbox=len(context.inbox),
         keys=len(context.keys),
-        bytes=sum(len(body.encode()) for body in said)
-        + sum(one.artifact.size for one in versions),
+        bytes=size_of(context),
     )
+
+
+def size_of(context: StoredContext) -> int:
+    """The bytes of its messages, its events, and all versions of its artifacts."""
+    said = [m.body for m in context.messages] + [e.body for e in context.events]
+    versions = [one for found in context.artifacts.values() for one in found]
+    return sum(len(body.encode()) for body in said) + sum(one.artifact.size for one in versions)
 
 
 def _redact(context: StoredContext, turns: Sequence[TurnRecord]) -> Redacted:

@@ -8,7 +8,16 @@ from typing import Any, Unpack
 
 from looopy.stores.base import ContextIndex
 from looopy.stores.inner import InnerOf, check_link
-from looopy.stores.listing import Lister, Listing, check_tags, facts, labels, new_tags
+from looopy.stores.listing import (
+    ContextSize,
+    Lister,
+    Listing,
+    check_owner,
+    check_tags,
+    facts,
+    labels,
+    new_tags,
+)
 from looopy.stores.log import check_page, events_of, off_loop, read_rows
 from looopy.stores.records import ContextRecord
 from looopy.stores.rows import events as rows
@@ -22,13 +31,14 @@ from looopy.stores.sql.head import peek
 from looopy.stores.sql.inherited import all_versions
 from looopy.stores.sql.journal import read_log
 from looopy.stores.sql.restore import restore
-from looopy.stores.sql.store import bounded, can_exist, one_step
+from looopy.stores.sql.store import after_id, bounded, can_exist, one_step
 from looopy.stores.sql.turns import context_record, stored_artifact, tags_column
 from looopy.types.event import AgentEvent
-from looopy.types.storable import dump
+from looopy.types.storable import check_after_name, check_limit, dump
 
 _ARTIFACT_COLUMNS = 13
 _AT_ONCE = 32  # contexts that are locked together
+_MOST_UNINDEXED = 1_000  # contexts whose rows are read to find the turns that run
 
 
 class SQLContextIndex(SQLErasures, Lister, ContextIndex):
@@ -56,6 +66,22 @@ class SQLContextIndex(SQLErasures, Lister, ContextIndex):
             "limit": bounded(wanted.limit + 1),
             **conditions,
         }
+
+    async def running(self, *, owner: str | None = None, limit: int = 50) -> list[str]:
+        check_owner(owner)
+        check_limit(limit, optional=False)
+        key: dict[str, Any] = {"tenant": self.tenant}
+        if await self.backend.run(partial(_are_many_unindexed, key), write=False):
+            await self._bring_up()
+        query = Query(s.RUNNING, {**key, "actor": owner, "limit": bounded(limit)}, alone=True)
+        found = await self.backend.run(partial(one_step, query), write=False)
+        return [context_id for (context_id,) in found]
+
+    async def sizes(self, *, after: str = "", limit: int = 32) -> list[ContextSize]:
+        check_after_name(after)
+        check_limit(limit, optional=False)
+        key = {"tenant": self.tenant, "after_id": after_id(after), "limit": bounded(limit)}
+        return await self.backend.run(partial(_sizes, key), write=False)
 
     async def search(self, query: str, **conditions: Unpack[Conditions]) -> SearchPage:
         from looopy.stores.sql.search import SQLSearcher  # a turn needs none of it
@@ -204,6 +230,20 @@ def _index_labels(params: Mapping[str, Any], wanted: set[str]) -> Steps[None]:
     yield Query(s.INDEX_LABELS, params)
     for label in sorted(wanted - found):
         yield Query(s.ADD_LABEL, {**params, "label": label})
+
+
+def _sizes(key: Mapping[str, Any]) -> Steps[list[ContextSize]]:
+    found = []
+    for context_id, owner in (yield Query(s.OWNERS, key)):
+        counts = yield Query(s.COUNT_CONTENT, {**key, "context": context_id})
+        if counts:
+            found.append(ContextSize(context_id, owner, int(counts[0][3])))
+    return found
+
+
+def _are_many_unindexed(key: Mapping[str, Any]) -> Steps[bool]:
+    params = {**key, "most": _MOST_UNINDEXED}
+    return bool((yield Query(s.ARE_MANY_UNINDEXED, params, alone=True)))
 
 
 def _is_indexed(params: Mapping[str, Any]) -> Steps[bool]:

@@ -27,7 +27,7 @@ from looopy.stores.sql.driver import Query, Steps
 from looopy.stores.sql.ghosts import blobs_named, bury, ghosts_of, leave_to_forks
 from looopy.stores.sql.head import Head, peek
 from looopy.stores.sql.journal import SQLJournal
-from looopy.stores.sql.store import SQLStore, as_us, bounded, can_exist, one_step
+from looopy.stores.sql.store import SQLStore, after_id, as_us, bounded, can_exist, one_step
 from looopy.stores.sql.turns import context_record
 from looopy.types.storable import check_after_name, check_limit, check_number, dump
 
@@ -68,10 +68,7 @@ class SQLStateStore(SQLStore, StateStore):
     async def list(self, *, after: str = "", limit: int = 100) -> list[ContextRecord]:
         check_after_name(after)
         check_limit(limit, optional=False)
-        # Ids are ASCII letters and less: any other character sorts after them, also one that no
-        # database takes, as DEL does. A text with a leading NUL sorts as if the NUL were missing.
-        start = "".join(c if c.isascii() else "\x7f" for c in after.partition("\0")[0])
-        params = {"tenant": self.tenant, "after_id": start, "limit": bounded(limit)}
+        params = {"tenant": self.tenant, "after_id": after_id(after), "limit": bounded(limit)}
         work = partial(one_step, Query(s.LIST_CONTEXTS, params, alone=True))
         return await read_rows(await self.backend.run(work, write=False), context_record)
 

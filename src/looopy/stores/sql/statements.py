@@ -186,6 +186,11 @@ UNINDEXED = (
     " AND u.context_id > :after_id ORDER BY u.context_id LIMIT :limit"
 )
 
+ARE_MANY_UNINDEXED = (
+    "SELECT u.context_id FROM looopy_unindexed u WHERE u.tenant_id = :tenant"
+    " ORDER BY u.context_id LIMIT 1 OFFSET :most"
+)
+
 # Its row is locked: a turn that begins later sets the mark again.
 TO_INDEX = (
     "SELECT open_turn, owner_actor, last_activity, inbox_waiting, state, metadata, tags"
@@ -224,6 +229,14 @@ READ_TAGS = f"SELECT tags FROM looopy_contexts WHERE {_THIS} /* FOR UPDATE */"
 SAVE_TAGS = f"UPDATE looopy_contexts SET tags = :tags WHERE {_THIS}"
 
 _IS_LIVE = f"c.holder IS NOT NULL AND {_live('c.lease_until')}"
+# A context with an open turn keeps its mark, so the few that are marked have all that runs.
+RUNNING = (
+    "SELECT u.context_id FROM looopy_unindexed u CROSS JOIN looopy_contexts c"
+    " WHERE u.tenant_id = :tenant"
+    " AND c.tenant_id = u.tenant_id AND c.context_id = u.context_id"
+    f" AND c.open_turn IS NOT NULL AND {_IS_LIVE}"
+    " AND (:actor IS NULL OR c.owner_actor = :actor) ORDER BY u.context_id LIMIT :limit"
+)
 # A turn whose lease has expired keeps nobody busy.
 _STATUS = f"CASE WHEN i.status = 'busy' AND NOT ({_IS_LIVE}) THEN 'ready' ELSE i.status END"
 _LABELLED = " AND ".join(
@@ -1023,6 +1036,11 @@ COUNT_CONTENT = (
     f" + (SELECT COALESCE(SUM(OCTET_LENGTH(body)), 0) FROM looopy_messages WHERE {_THIS})"
     f" + (SELECT COALESCE(SUM(OCTET_LENGTH(body)), 0) FROM looopy_events WHERE {_THIS}) AS BIGINT)"
     f" FROM looopy_contexts WHERE {_THIS}"
+)
+
+OWNERS = (
+    "SELECT c.context_id, c.owner_actor FROM looopy_contexts c WHERE c.tenant_id = :tenant"
+    " AND c.context_id > :after_id ORDER BY c.context_id LIMIT :limit"
 )
 
 # A context whose blobs have to go first stays until then, as if it had just been made, but for its

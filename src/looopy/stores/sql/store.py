@@ -77,6 +77,16 @@ def bounded(value: int | None) -> int:
     return value if -NO_LIMIT <= value <= NO_LIMIT else max(-NO_LIMIT, min(value, NO_LIMIT))
 
 
+def after_id(after: str) -> str:
+    """
+    A text that a database takes, behind which the same ids sort as behind *after*.
+
+    Ids are ASCII letters and less: any other character sorts after them, also one that no database
+    takes, as DEL does. A text with a leading NUL sorts as if the NUL were missing.
+    """
+    return "".join(c if c.isascii() else "\x7f" for c in after.partition("\0")[0])
+
+
 def as_us(seconds: float) -> int:
     """The seconds of a lease as whole microseconds; no more than any lease lasts."""
     return bounded(int(min(seconds, LONGEST_LEASE_S) * 1_000_000))

@@ -204,6 +204,50 @@ class ContextIndexContract(Contract):
         await stores.journal.clear("waiting")
         assert await _names(stores, status="waiting") == []
 
+    async def test_the_turns_that_run_are_known(self, stores: Stores) -> None:
+        """In every context whose lease lives; by owner, by id, and with each acknowledged end."""
+        running = stores.contexts.running
+        assert await running() == []
+        await _turn(stores, "over", actor_id="ann")
+        claims = {
+            name: await _begin(stores, name, actor_id=owner)
+            for name, owner in (("c", "ann"), ("a", "ann"), ("b", "bob"))
+        }
+        await _begin(stores, "dead", ttl_s=0.0, actor_id="ann")
+        for _ in range(2):  # also once a listing has seen them
+            assert await running() == ["a", "b", "c"]
+            assert await running(limit=2) == ["a", "b"]
+            assert await running(owner="ann") == ["a", "c"]
+            assert await stores.for_tenant("other").contexts.running() == []
+            assert await _names(stores, status="busy") == ["b", "a", "c"]
+        await _end(stores, "a", claims["a"])
+        assert await running() == ["b", "c"]
+
+    @needing("contexts.sizes", "contexts.erase")
+    async def test_the_size_of_each_context_is_known(self, stores: Stores) -> None:
+        """Page by page, with its owner: what an erasure would free."""
+        assert await stores.contexts.sizes() == []
+        for name, owner in (("b", "bob"), ("a", "ann")):
+            await _turn(stores, name, actor_id=owner)
+        await stores.messages.append("c", [user("hey")])
+        before = await stores.contexts.sizes()
+        await stores.messages.append("a", [user("x" * 1000 + "\u00e4")])
+        await stores.artifacts.save("b", "art", b"y" * 5000)
+        found = await stores.contexts.sizes()
+        assert [(one.context_id, one.owner) for one in found] == [
+            ("a", "ann"),
+            ("b", "bob"),
+            ("c", None),
+        ]
+        grown = [now.bytes - then.bytes for now, then in zip(found, before, strict=True)]
+        assert grown[1:] == [5000, 0]
+        assert 1002 <= grown[0] < 1500
+        assert await stores.contexts.sizes(limit=2) == found[:2]
+        assert await stores.contexts.sizes(after="a", limit=1) == found[1:2]
+        assert await stores.for_tenant("other").contexts.sizes() == []
+        for one in found:
+            assert (await stores.contexts.erase(one.context_id)).bytes == one.bytes
+
     async def test_by_metadata(self, stores: Stores) -> None:
         """All entries that are asked for; texts, whole numbers and booleans differ."""
         for name in ("a", "b", "c"):
