@@ -12,6 +12,7 @@ from looopy.errors import ConfigurationError
 from looopy.server import AgentHost, Limits, a2a_api, ag_ui_api, ai_sdk_api, responses_api
 from looopy.server.app import create_app
 from looopy.server.auth import StaticTokens
+from looopy.server.problems import Problem
 from looopy.server.quotas import Quotas
 from looopy.testing import ScriptedProvider, text, tool_call
 
@@ -54,9 +55,7 @@ async def client_of(stores, limits, go):
         return text("Done.") if called else tool_call("wait")
 
     def build(context_id, bound):
-        return Agent(
-            context_id, llm_provider=ScriptedProvider(reply), stores=bound, tools=[wait]
-        )
+        return Agent(context_id, llm_provider=ScriptedProvider(reply), stores=bound, tools=[wait])
 
     tokens = StaticTokens({ADA: "ada", BEN: "ben", EVE: {"actor_id": "ada", "tenant_id": "other"}})
     async with AgentHost(build, stores) as host:
@@ -154,9 +153,7 @@ async def test_stored_bytes_are_limited_until_something_is_erased():
         assert (await client.get("/contexts/c/messages")).status_code == 200
         assert len(await host.stores.state.list()) == 2
         ben = {"Authorization": f"Bearer {BEN}"}
-        answer = await client.post(
-            "/contexts/b/turns", json={"message": "z" * 9000}, headers=ben
-        )
+        answer = await client.post("/contexts/b/turns", json={"message": "z" * 9000}, headers=ben)
         assert answer.status_code == 202
         async with host.agent("b", AuthContext("ben")) as agent:
             await agent.wait_for_idle()
@@ -189,6 +186,23 @@ async def test_every_face_refuses_a_turn_beyond_a_limit():
                 else:
                     assert found_at(answer.json(), place) == "limit_exceeded", path
         assert [one.context_id for one in await host.stores.state.list()] == ["old"]
+
+
+async def test_bytes_are_counted_again_after_a_while():
+    """`count_bytes_s` later, in the background: the request that finds them old does not wait."""
+    async with open_stores("memory:") as stores:
+        quotas = Quotas(Limits(stored_bytes_per_tenant=10, count_bytes_s=1000))
+        await quotas.space(stores, "ada")
+        await stores.artifacts.save("c", "art", b"x" * 10)
+        await quotas.space(stores, "ada")
+        known = quotas._known["default"]
+        assert 900 < known.next_s <= 1000
+        known._due_at = 0.0
+        await quotas.space(stores, "ada")
+        await known.counting
+        with pytest.raises(Problem, match="10 bytes of 10") as refused:
+            await quotas.space(stores, "ada")
+        assert 900 < int(refused.value.headers["Retry-After"]) <= 1000
 
 
 async def test_bytes_that_cannot_be_counted_are_said():

@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
-from looopy.errors import ValueRefused
+from looopy.errors import LimitExceeded, ValueRefused
 from looopy.loop.incoming import as_user_message
 from looopy.server.body import check_fields
 from looopy.server.clip import LEAST, clip
@@ -195,13 +195,16 @@ class _Api:
         """List the caller's contexts: `GET /contexts`."""
         auth = await self._site.identify(request)
         query = request.query_params
-        page = await self._host.stores_for(auth).contexts.list(
-            owner=auth.actor_id,
-            status=query.get("status"),
-            tags=query.getlist("tag"),
-            after=query.get("after"),
-            limit=self._limit(request),
-        )
+        try:
+            page = await self._host.stores_for(auth).contexts.list(
+                owner=auth.actor_id,
+                status=query.get("status"),
+                tags=query.getlist("tag"),
+                after=query.get("after"),
+                limit=self._limit(request),
+            )
+        except LimitExceeded as error:  # for ever, whenever the client comes again
+            raise Problem(str(error), code="limit_exceeded", path="/tag") from None
         items = [_item(one) for one in page.items]
         if _flag(request, "title"):
             store = self._host.stores_for(auth).messages
@@ -337,11 +340,7 @@ class _Api:
             message = as_user_message(parsed, may_be_none=False)
         except ValueRefused as error:
             raise ValueRefused(str(error), path=f"/message{error.path or ''}") from None
-        if len(message.text.encode()) > self._site.limits.message_bytes:
-            most = f"{self._site.limits.message_bytes:,}"
-            raise Problem(
-                f"the message has more than {most} bytes", code="too_large", path="/message"
-            )
+        self._site.check_size(message, "/message")
         return message
 
     def _writer(self, request: Request) -> _Writer:

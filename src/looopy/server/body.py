@@ -140,7 +140,7 @@ def _check_count(text: str, limits: Limits) -> None:
 
 
 def _most_values(text: str) -> int:
-    return text.count(",") + text.count("[") + text.count("{")
+    return 1 + text.count(",") + text.count("[") + text.count("{")
 
 
 def _check_shape(value: Any, limits: Limits) -> None:

@@ -25,6 +25,7 @@ from looopy.server.limits import Limits
 from looopy.server.problems import Problem
 from looopy.server.quotas import Quotas, limited
 from looopy.types.context import AuthContext
+from looopy.types.message import UserMessage
 
 Authenticate: TypeAlias = Callable[[Request], AuthContext | Awaitable[AuthContext | None] | None]
 """Tells who sends a request; `None` refuses it with 401. A function or a coroutine function."""
@@ -83,6 +84,18 @@ class Site:
     async def read_json(self, request: Request) -> dict[str, Any]:
         """The JSON object that is the body; see `looopy.server.body.read_json`."""
         return await read_json(request, self.limits)
+
+    def check_size(self, message: UserMessage | None, path: str) -> None:
+        """
+        Check the text of a message; *path* is its place in the body.
+
+        Raises:
+            Problem: 400; it has more than `message_bytes`.
+        """
+        most = self.limits.message_bytes
+        if message is not None and len(message.text.encode()) > most:
+            text = f"the message has more than {most:,} bytes"
+            raise Problem(text, code="too_large", path=path)
 
     @contextlib.asynccontextmanager
     async def turn(self, auth: AuthContext, context_id: str) -> AsyncIterator[None]:

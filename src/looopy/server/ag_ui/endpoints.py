@@ -14,7 +14,7 @@ from looopy.errors import LooopyError, MissingExtra
 from looopy.server.ag_ui.events import Out
 from looopy.server.ag_ui.request import read_run
 from looopy.server.ag_ui.runs import Runs
-from looopy.server.problems import Problem, problem_of
+from looopy.server.problems import problem_of
 from looopy.server.site import Site
 from looopy.server.sse import EventStream, json_text
 
@@ -29,10 +29,7 @@ def ag_ui_api(site: Site) -> Sequence[BaseRoute]:
     async def run(request: Request) -> Response:
         auth = await site.identify(request)
         asked = read_run(await site.read_json(request))
-        most = site.limits.message_bytes
-        if asked.message is not None and len(asked.message.text.encode()) > most:
-            text = f"the message has more than {most:,} bytes"
-            raise Problem(text, code="too_large", path=f"{asked.path}/content")
+        site.check_size(asked.message, f"{asked.path}/content")
         async with site.turn(auth, asked.thread_id):
             outs = await runs.run(asked, auth)
         return EventStream(site, auth, _lines(outs))

@@ -15,7 +15,7 @@ from looopy.errors import ContextNotFound, LooopyError
 from looopy.server.ai_sdk.chat import Chat
 from looopy.server.ai_sdk.parts import DONE, HEADERS, Part, line
 from looopy.server.ai_sdk.request import read_request
-from looopy.server.problems import Problem, problem_of
+from looopy.server.problems import problem_of
 from looopy.server.site import Site
 from looopy.server.sse import EventStream
 
@@ -33,10 +33,7 @@ class _Endpoints:
         """Begin or continue a turn, and stream its answer: `POST /api/chat`."""
         auth = await self._site.identify(request)
         asked = read_request(await self._site.read_json(request))
-        most = self._site.limits.message_bytes
-        if asked.message is not None and len(asked.message.text.encode()) > most:
-            text = f"the message has more than {most:,} bytes"
-            raise Problem(text, code="too_large", path=f"{asked.path}/parts")
+        self._site.check_size(asked.message, f"{asked.path}/parts")
         async with self._site.turn(auth, asked.context_id):
             parts = await self._chat.post(asked, auth)
         return EventStream(self._site, auth, _lines(parts), **HEADERS)

@@ -70,6 +70,7 @@ class _Face:
         """POST /v1/responses."""
         auth = await self._site.identify(request)
         asked = read(await self._site.read_json(request))
+        self._site.check_size(asked.message, "/input")
         if asked.model != self._model:
             raise Problem(
                 f"the model {asked.model!r} does not exist; this server has {self._model!r}",
