@@ -132,7 +132,7 @@ async def streams_of(world, number, token_of):
     await say(world, "b", token=BEN)
     names = {ADA: "c", BEN: "b"}
     opened = []
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         for place in range(number):
             token = token_of(place)
             one = watching(world, names[token], token)
