@@ -20,7 +20,7 @@ from looopy import Agent, AuthContext, open_stores, tool
 from looopy.server import AgentHost, Limits
 from looopy.server.app import create_app
 from looopy.server.auth import StaticTokens
-from looopy.stores import listing, records, rules
+from looopy.stores import listing, records, rules, search
 from looopy.testing import ScriptedProvider, text, tool_call
 from looopy.types import storable
 
@@ -285,6 +285,16 @@ OF_THE_LIBRARY = {
         lambda w, n: w.client.get(f"/contexts?tag={'t' * n}"),
         *(400, "value_refused", "/tags/0"),
     ),
+    "looopy.stores.search:LONGEST_QUERY": row(
+        search.LONGEST_QUERY,
+        lambda w, n: w.client.get(f"/search?query={'x' * n}"),
+        *(400, "value_refused", "/query"),
+    ),
+    "looopy.stores.search:MOST_TERMS": row(
+        search.MOST_TERMS,
+        lambda w, n: w.client.get("/search?query=" + "+".join(f"w{k}" for k in range(n))),
+        *(400, "value_refused", "/query"),
+    ),
     "looopy.types.storable:MAX_DEPTH": row(
         storable.MAX_DEPTH,
         lambda w, n: sent(w, deep(n).replace(b'{"meta', b'{"message":"x","meta', 1)),
@@ -326,6 +336,13 @@ OTHERS = {
     "looopy.server.mcp.streamable:_MOST_CALLERS": "how many are remembered",
     "looopy.server.acp.agent:_LONGEST_INDEXED": "another way to look, over stdio",
     "looopy.server.acp.wire:MAX_DEPTH": "over stdio",
+    "looopy.stores.search:_MOST_UNITS": "what a query of so many words may become",
+    "looopy.stores.search:_LONGEST_SNIPPET": "how much of a message is shown",
+    "looopy.server.client:_LONGEST_PAUSE_S": "of the client",
+    "looopy.server.timeline:_MOST_EVENTS": "a longer timeline is cut",
+    "looopy.server.timeline:_MOST_SPANS": "a longer timeline is cut",
+    "looopy.server.timeline:_MOST_RUNS": "a longer timeline is cut",
+    "looopy.server.timeline:_LONGEST_TEXT": "a longer text is cut",
     "looopy.server.jwt:_LONGEST_TOKEN": "test_auth: a long token",
     "looopy.server.openapi:_CONTEXT_ID": "describes that of the library",
     "looopy.server.quotas:_MOST_TENANTS": "how many are remembered",
@@ -335,7 +352,7 @@ OTHERS = {
 }
 NAMED = re.compile(r"_?(MAX|MOST|LONGEST)_[A-Z_]+|INBOX_LIMIT|_CONTEXT_ID")
 ASSIGNED = r"^(\w+)(?:: [^=\n]*)? = "
-LOOKED_AT = (rules, records, listing, storable)
+LOOKED_AT = (rules, records, listing, search, storable)
 ROWS = {**OF_THE_SERVER, **OF_THE_LIBRARY}
 
 

@@ -110,6 +110,12 @@ TABLE = {
     "GET /contexts/{context_id}/messages": lambda c: got(
         f"/contexts/{c}/messages", f"/contexts/{c}/messages?include_hidden=true&after=1"
     ),
+    "GET /contexts/{context_id}/messages/{position}": lambda c: got(f"/contexts/{c}/messages/1"),
+    "GET /contexts/{context_id}/turns/{turn}/timeline": lambda c: got(
+        f"/contexts/{c}/turns/1/timeline"
+    ),
+    "GET /search": lambda c: got(f"/search?query=a&context_id={c}"),
+    "POST /contexts/{context_id}/undo-rewind": lambda c: posted(f"/contexts/{c}/undo-rewind", {}),
     "GET /contexts/{context_id}/turns": lambda c: got(f"/contexts/{c}/turns"),
     "POST /contexts/{context_id}/turns": lambda c: (
         posted(f"/contexts/{c}/turns", {}, {"inputs": {"r": True}})
