@@ -438,6 +438,8 @@ class Deltas:
             return (replace(event, delta=shown),) if shown or not event.delta else ()
         held = redactor.text(self._held.pop(block, ""))
         if event.type not in _DELTA_OF:
+            if event.tool_call is not None:
+                event = replace(event, tool_call=redactor.value(event.tool_call))
             return (event,)
         ended = replace(
             event, delta=redactor.text(event.delta), tool_call=redactor.value(event.tool_call)

@@ -279,7 +279,8 @@ class Accumulator:
             self._blocks.append(_Block("toolcall"))
             self._calls.append(position)
             self._by_index[len(self._calls) - 1 if index is None else index] = position
-            events.append(StreamEvent("toolcall_start", position, partial=self))
+            known = ToolCall(call_id or "", name or "", {}) if call_id or name else None
+            events.append(StreamEvent("toolcall_start", position, partial=self, tool_call=known))
         block = self._blocks[position]
         block.call_id = block.call_id or call_id or ""
         block.name = block.name or name or ""

@@ -158,7 +158,9 @@ class StreamEvent:
         delta: The new piece of text, thinking or argument JSON (`*_delta`), or the whole block
             (`*_end`).
         partial: The message so far, by reference; do not keep it beyond the event.
-        tool_call: The finished call (`toolcall_end`).
+        tool_call: The finished call (`toolcall_end`), or one without arguments with the id and the
+            name that the provider has said (`toolcall_start`). The committed call may have another
+            id: if it came without one, or if another call of the turn has it.
         server_tool: The tool that the provider's own server runs (`servertool_*`), as far as it is
             known.
         message: The final message (`done` and `error`).

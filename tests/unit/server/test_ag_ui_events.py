@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
-from looopy.server.ag_ui.events import RunEvents, content_of, outcome_of
+import pytest
+
+from looopy.server.ag_ui.events import RunEvents, content_of, outcome_of, rest_of
 from looopy.types.artifact import ArtifactKind
 from looopy.types.event import (
     AgentEvent,
@@ -152,3 +155,14 @@ def test_a_history_that_is_cleared_ends_the_run():
         "RUN_FINISHED",
     ]
     assert mapped.ended
+
+
+@pytest.mark.parametrize(
+    "text", ['{"a": [1, {"b\\u00e9": "x\\n\\"y"}], "c": true, "d": null, "e": -1.5}', "{}"]
+)
+def test_arguments_that_break_off_anywhere_are_ended_as_json(text):
+    """A page reads the arguments of each call that ends, also of one that was not made."""
+    for length in range(len(text) + 1):
+        begun = text[:length]
+        assert isinstance(json.loads(begun + rest_of(begun)), dict), begun
+    assert rest_of("nonsense") == ""

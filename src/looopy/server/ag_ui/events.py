@@ -8,9 +8,11 @@ left to the page. A message of the model has the id `TURN.ITERATION`, live and i
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, TypeAlias
 
+from looopy.server.call_ids import CallIds
 from looopy.server.growing import GrowingAnswer, Piece
 from looopy.types.event import (
     AgentEvent,
@@ -55,6 +57,14 @@ CREDENTIALS: Final = "credentials"
 SNAPSHOT: Final = "MESSAGES_SNAPSHOT"
 
 
+_LONG = 64 * 1024  # characters of arguments that are not completed
+_RESTS: Final = (
+    *("", "null", ":null", '"":null', "0"),
+    *("rue", "ue", "e", "alse", "lse", "se", "ull", "ll", "l"),
+)
+_RESTS_OF_TEXT: Final = tuple(f'{rest}"' for rest in ("", "\\", "0000", "000", "00", "0"))
+
+
 class RunEvents:
     """
     Maps the events of one turn.
@@ -65,18 +75,26 @@ class RunEvents:
     Args:
         thread_id, run_id: As the page named them.
         turn: The number of the turn, whose end ends the run; `None`: the first end does.
+        known: The ids of the calls that the page has.
 
     Attributes:
         ended: True once the run has ended.
         seq: The newest durable event that was mapped.
+        ids: The ids of the calls, as the page has them.
     """
 
-    def __init__(self, thread_id: str, run_id: str, turn: int | None = None) -> None:
+    def __init__(
+        self, thread_id: str, run_id: str, turn: int | None = None, known: Iterable[str] = ()
+    ) -> None:
+        self.ids = CallIds(known)
         self.ended = False
         self.seq = 0
         self._run: Out = {"threadId": thread_id, "runId": run_id}
         self._turn = turn
-        self._answer = GrowingAnswer()
+        self._now = 0  # the turn of the newest event
+        self._made: set[str] = set()  # the model's ids: a call that repeats one gets another
+        self._answer = GrowingAnswer(lambda call_id: call_id not in self._made)
+        self._calling: dict[str, list[str]] = {}  # calls that are being written, as they were sent
         self._step: str | None = None
         self._message_id = ""
         self._attempt = 1  # to show the message; each has an id of its own
@@ -97,7 +115,7 @@ class RunEvents:
         """The events that follow from *event*."""
         if event.path:  # an agent that works as a tool speaks through its result
             return
-        self.seq = event.seq or self.seq
+        self.seq, self._now = event.seq or self.seq, event.turn
         at = {"timestamp": int(event.timestamp.timestamp() * 1000)}
         for out in self._mapped(event):
             yield {**out, **at}
@@ -125,6 +143,7 @@ class RunEvents:
             case HistoryCleared():  # nothing more comes of its turns
                 self.ended = True
                 yield from self._close()
+                yield from self._end_calls()
                 yield from self._leave()
                 yield self.finished({"type": "cancelled"})
             case TurnEnd():
@@ -134,7 +153,7 @@ class RunEvents:
                     self.ended = True
                     yield self._end(event)
             case _:
-                yield from _aside(event)
+                yield from _aside(event, self.ids)
 
     def _enter(self, event: Event) -> Iterator[Out]:
         """Begin the step and the message of the event, if others or none are open."""
@@ -152,7 +171,16 @@ class RunEvents:
 
     def _piece(self, piece: Piece) -> Iterator[Out]:
         self._shown = True
-        if piece.kind == "thinking":
+        if piece.kind == "call":
+            call_id = self._new_id(piece.call_id)
+            if piece.begins:
+                yield from self._close_thought()
+                self._calling[call_id] = []
+                yield self._begun(call_id, piece.name)
+            if piece.text:
+                self._calling[call_id].append(piece.text)
+                yield {"type": "TOOL_CALL_ARGS", "toolCallId": call_id, "delta": piece.text}
+        elif piece.kind == "thinking":
             if piece.text:
                 yield from self._think(piece)
             if piece.ends:
@@ -192,10 +220,20 @@ class RunEvents:
             self._text_open = False
             yield {"type": "TEXT_MESSAGE_END", "messageId": self._message_id}
 
+    def _end_calls(self) -> Iterator[Out]:
+        """End calls that are not committed, with arguments that a page can read."""
+        for call_id, pieces in self._calling.items():
+            if rest := rest_of("".join(pieces)):
+                yield {"type": "TOOL_CALL_ARGS", "toolCallId": call_id, "delta": rest}
+            yield {"type": "TOOL_CALL_END", "toolCallId": call_id}
+        self._calling.clear()
+
     def _take_back(self) -> Iterator[Out]:
         """Take back what was shown of an answer that was never committed."""
         self._answer.drop()
         yield from self._close()
+        yield from self._end_calls()
+        self.ids.take_back()
         if self._shown:
             self._shown, self._text = False, []
             self._attempt += 1
@@ -207,21 +245,28 @@ class RunEvents:
         if isinstance(message, AssistantMessage):
             yield from self._enter(event)
             yield from self._committed(message)
+            calls = [block for block in message.content if isinstance(block, ToolCall)]
+            self._made.update(call.id for call in calls)
             if self._attempt > 1:  # from here on it has its own id, and its calls are there
                 self._message_id = message_id_of(event.turn, event.iteration)
+                for call in calls:
+                    self._new_id(call.id)
+                self.ids.commit()
                 yield {"type": SNAPSHOT}
                 return
             for block in message.content:
                 if isinstance(block, ToolCall):
-                    yield from self._call(block.id, block.name, block.arguments)
+                    yield from self._called(block)
                 elif isinstance(block, ServerToolCall):
                     yield from self._serve(block.id, block.name, block.arguments)
+            self.ids.commit()
             for call_id, item in server_results(message):
                 yield _result(f"{call_id}-result", call_id, item)
         elif isinstance(message, ToolResultMessage):
             failed = {"metadata": {"looopy": {"isError": True}}} if message.is_error else {}
             content = content_of(message.content)
-            shown = _result(f"message-{event.position}", message.tool_call_id, content)
+            call_id = self.ids.of(message.tool_call_id)
+            shown = _result(f"message-{event.position}", call_id, content)
             yield {**shown, **failed}
         elif isinstance(message, UserMessage) and message != self._said:
             about = {"messageId": f"message-{event.position}"}
@@ -233,22 +278,48 @@ class RunEvents:
     def _committed(self, message: AssistantMessage) -> Iterator[Out]:
         """The rest of an answer; all of it, if it is not how the answer began."""
         shown = "".join(self._text)
+        kept = self._keeps_calls(message)
         anew, pieces = self._answer.end(message)
-        if not anew:
+        if not anew and kept:
             for piece in pieces:
                 yield from self._piece(piece)
-        elif not message.text.startswith(shown):
+        elif not kept or not message.text.startswith(shown):
             yield from self._take_back()
             shown = ""
-        if anew and message.text[len(shown) :]:
+        if (anew or not kept) and message.text[len(shown) :]:
             yield from self._close_thought()
             yield from self._say(message.text[len(shown) :])
         yield from self._close()
         self._shown, self._text = False, []
 
-    def _call(self, call_id: str, name: str, args: Mapping[str, Any]) -> Iterator[Out]:
+    def _keeps_calls(self, message: AssistantMessage) -> bool:
+        """True if the calls that the page has, as far as it has them, are those of *message*."""
+        made = {one.id: one for one in message.content if isinstance(one, ToolCall)}
+        for call_id, pieces in self._answer.arguments.items():
+            text = "".join(pieces)
+            if call_id not in made or not _says(text, made[call_id]):
+                return False
+        return True
+
+    def _new_id(self, call_id: str) -> str:
+        return self.ids.new(call_id, self._now)
+
+    def _begun(self, call_id: str, name: str) -> Out:
         start = {"toolCallId": call_id, "toolCallName": name}
-        yield {"type": "TOOL_CALL_START", **start, "parentMessageId": self._message_id}
+        return {"type": "TOOL_CALL_START", **start, "parentMessageId": self._message_id}
+
+    def _called(self, call: ToolCall) -> Iterator[Out]:
+        """The rest of a call that is committed."""
+        call_id = self._new_id(call.id)
+        if call_id not in self._calling:
+            yield from self._call(call_id, call.name, call.arguments)
+            return
+        if not self._calling.pop(call_id):
+            yield {"type": "TOOL_CALL_ARGS", "toolCallId": call_id, "delta": "{}"}
+        yield {"type": "TOOL_CALL_END", "toolCallId": call_id}
+
+    def _call(self, call_id: str, name: str, args: Mapping[str, Any]) -> Iterator[Out]:
+        yield self._begun(call_id, name)
         text = json.dumps(dict(args), ensure_ascii=False)
         yield {"type": "TOOL_CALL_ARGS", "toolCallId": call_id, "delta": text}
         yield {"type": "TOOL_CALL_END", "toolCallId": call_id}
@@ -267,7 +338,7 @@ class RunEvents:
         if event.outcome is Outcome.CANCELLED:
             outcome = {"type": "cancelled"}
         elif event.outcome in (Outcome.INPUT_REQUIRED, Outcome.AUTH_REQUIRED):
-            outcome = outcome_of(self._pending)
+            outcome = outcome_of(self._pending, self.ids)
         usage = {"usage": [_usage(event.usage)]} if event.usage.total_tokens else {}
         return {"type": "RUN_FINISHED", **self._run, "outcome": outcome, **usage}
 
@@ -286,17 +357,18 @@ def thought_id_of(message_id: str, block: int) -> str:
     return f"{message_id}-thought-{block}"
 
 
-def outcome_of(pending: Sequence[PendingRequest]) -> Out:
+def outcome_of(pending: Sequence[PendingRequest], ids: CallIds | None = None) -> Out:
     """How a run ends that waits: for interrupts, or for the page's own tools alone."""
+    ids = ids or CallIds()
     others = [one for one in pending if one.kind is not PendingKind.CLIENT_TOOL]
     if others or not pending:
-        asked = [_interrupt(one) for one in others]
+        asked = [_interrupt(one, ids) for one in others]
         fresh = {"id": CREDENTIALS, "reason": "auth", "message": "fresh credentials are needed"}
         return {"type": "interrupt", "interrupts": asked or [fresh]}
-    return {"type": "success", "pendingToolCallIds": [one.tool_call_id for one in pending]}
+    return {"type": "success", "pendingToolCallIds": [ids.of(one.tool_call_id) for one in pending]}
 
 
-def _interrupt(request: PendingRequest) -> Out:
+def _interrupt(request: PendingRequest, ids: CallIds) -> Out:
     schema = request.schema
     if request.kind is PendingKind.APPROVAL:
         words: Out = {"approved": {"type": "boolean"}, "reason": {"type": "string"}}
@@ -309,7 +381,7 @@ def _interrupt(request: PendingRequest) -> Out:
         "id": request.request_id,
         "reason": request.kind.value,
         "message": request.prompt or None,
-        "toolCallId": request.tool_call_id,
+        "toolCallId": ids.of(request.tool_call_id),
         "responseSchema": None if schema is None else dict(schema),
         "expiresAt": request.expires_at.isoformat() if request.expires_at else None,
         "metadata": {"looopy": {**about, "options": list(request.options)}},
@@ -349,6 +421,40 @@ def server_results(message: AssistantMessage) -> Iterator[tuple[str, str]]:
         yield call_id, json.dumps(dict(item), ensure_ascii=False)
 
 
+def rest_of(text: str) -> str:
+    """Some end that makes JSON of the beginning of a JSON object; empty if there is none."""
+    if not text.strip():
+        return "{}"
+    if len(text) > _LONG:
+        return ""
+    closing: list[str] = []
+    quoted = escaped = False
+    for char in text:
+        if quoted:
+            quoted, escaped = escaped or char != '"', not escaped and char == "\\"
+        elif char == '"':
+            quoted = True
+        elif char in "{[":
+            closing.append("}" if char == "{" else "]")
+        elif char in "}]" and closing:
+            closing.pop()
+    end = "".join(reversed(closing))
+    for rest in _RESTS_OF_TEXT if quoted else _RESTS:
+        for more in ("", ":null") if quoted else ("",):
+            with suppress(ValueError, RecursionError):
+                json.loads(text + rest + more + end)
+                return rest + more + end
+    return ""
+
+
+def _says(text: str, call: ToolCall) -> bool:
+    """True if the page's *text* of the arguments means those of *call*."""
+    try:
+        return call.invalid_arguments is None and json.loads(text or "{}") == dict(call.arguments)
+    except (ValueError, RecursionError):
+        return False
+
+
 def _result(message_id: str, call_id: str, content: str | list[Out]) -> Out:
     about = {"messageId": message_id, "toolCallId": call_id, "role": "tool"}
     return {"type": "TOOL_CALL_RESULT", **about, "content": content}
@@ -365,7 +471,7 @@ def _usage(usage: Usage) -> Out:
     }
 
 
-def _aside(event: AgentEvent) -> Iterator[Out]:
+def _aside(event: AgentEvent, ids: CallIds) -> Iterator[Out]:
     """Events that AG-UI has no event for."""
     match event:
         case ArtifactUpdate():
@@ -381,7 +487,7 @@ def _aside(event: AgentEvent) -> Iterator[Out]:
         case ToolExecutionUpdate():
             yield _custom(
                 "progress",
-                toolCallId=event.tool_call_id,
+                toolCallId=ids.of(event.tool_call_id),
                 progress=event.progress,
                 result=event.partial_result,
             )

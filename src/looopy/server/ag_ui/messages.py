@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from looopy.server.ag_ui.events import (
@@ -13,6 +13,7 @@ from looopy.server.ag_ui.events import (
     server_results,
     thought_id_of,
 )
+from looopy.server.call_ids import CallIds
 from looopy.types.event import (
     AgentEvent,
     HistoryCleared,
@@ -42,7 +43,7 @@ class Snapshot:
 
     def __init__(self, names: Mapping[int, str]) -> None:
         self._names = names
-        self._shown: list[tuple[int, Out]] = []
+        self._shown: list[tuple[int, int, Out]] = []  # with the position and the turn
         self._hidden: list[tuple[int, int]] = []
         self._said: UserMessage | None = None
 
@@ -58,15 +59,17 @@ class Snapshot:
             case TurnStart():
                 self._said = event.user_message
             case MessageEnd(position=int() as position):
-                self._shown += [(position, message) for message in self._messages(event, position)]
+                made = self._messages(event, position)
+                self._shown += [(position, event.turn, message) for message in made]
             case _:
                 pass
 
     def messages(self) -> list[Out]:
         """The messages, oldest first, without those that were rewound."""
+        ids = CallIds()
         return [
-            message
-            for position, message in self._shown
+            _with_ids(message, turn, ids)
+            for position, turn, message in self._shown
             if not any(first <= position <= last for first, last in self._hidden)
         ]
 
@@ -83,6 +86,22 @@ class Snapshot:
         if isinstance(message, AssistantMessage):
             return _answer(message, message_id_of(event.turn, event.iteration))
         return []
+
+
+def _with_ids(message: Out, turn: int, ids: CallIds) -> Out:
+    """*message* with ids of calls that no other call in the thread has."""
+    if "toolCalls" in message:
+        calls = [{**call, "id": ids.new(call["id"], turn)} for call in message["toolCalls"]]
+        ids.commit()
+        return {**message, "toolCalls": calls}
+    if "toolCallId" in message:
+        return {**message, "toolCallId": ids.of(message["toolCallId"])}
+    return message
+
+
+def call_ids_in(messages: Iterable[Out]) -> set[str]:
+    """The ids of the calls in *messages*."""
+    return {call["id"] for message in messages for call in message.get("toolCalls", ())}
 
 
 def _answer(message: AssistantMessage, message_id: str) -> list[Out]:

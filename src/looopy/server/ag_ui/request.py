@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +52,7 @@ class RunRequest:
         path: Where it stands.
         bare: The page sent no message: it wants to see the context.
         results: The results of the page's own tools, by the id of the call.
+        calls: The ids of the calls that the page has.
         metadata: For the turn: what tools and prompts may read of the page.
     """
 
@@ -63,6 +64,7 @@ class RunRequest:
     bare: bool = False
     resume: Sequence[Resumed] = ()
     results: Mapping[str, Any] = field(default_factory=dict)
+    calls: frozenset[str] = frozenset()
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -102,6 +104,7 @@ def read_run(body: Any) -> RunRequest:
             for number, entry in enumerate(found.resume or ())
         ],
         results=_results(found),
+        calls=frozenset(_calls(found)),
         metadata=_metadata(found, message_id),
     )
 
@@ -189,6 +192,14 @@ def _results(found: RunAgentInput) -> dict[str, Any]:
             content = {"is_error": True, "content": message.error or content}
         results[message.tool_call_id] = content
     return results
+
+
+def _calls(found: RunAgentInput) -> Iterator[str]:
+    for message in found.messages:
+        if message.role == "assistant":
+            yield from (call.id for call in message.tool_calls or ())
+        elif message.role == "tool":
+            yield message.tool_call_id
 
 
 def _metadata(found: RunAgentInput, message_id: str) -> dict[str, Any]:

@@ -14,8 +14,9 @@ from typing import Any
 from looopy.agent.agent import Agent
 from looopy.errors import ContextNotFound, InputNotFound, ValueRefused
 from looopy.server.ag_ui.events import CREDENTIALS, SNAPSHOT, Out, RunEvents, outcome_of
-from looopy.server.ag_ui.messages import Snapshot
+from looopy.server.ag_ui.messages import Snapshot, call_ids_in
 from looopy.server.ag_ui.request import RunRequest
+from looopy.server.call_ids import CallIds, newest_id
 from looopy.server.chains import begun_by, record_of, root_of
 from looopy.server.host import AgentHost
 from looopy.stores.bundle import Stores
@@ -109,7 +110,7 @@ class Runs:
         turn: int,
     ) -> AsyncGenerator[Out, None]:
         """A turn from its beginning."""
-        mapped = RunEvents(asked.thread_id, asked.run_id, turn)
+        mapped = RunEvents(asked.thread_id, asked.run_id, turn, asked.calls)
         yield mapped.started()
         async with aclosing(self._mapped(asked, auth, mapped, events)) as outs:
             async for out in outs:
@@ -143,9 +144,10 @@ class Runs:
         ended = record is None or record.end_seq is not None
         if record is None or (record.end_seq or 0) > log.seq:  # it ended after the log was read
             log = await self._log(asked, auth)
-        mapped.seq = log.seq
+        shown = log.shown
+        mapped.seq, mapped.ids = log.seq, CallIds(call_ids_in(shown))
         last = [out for event in log.of.get(turn, ()) for out in mapped.see(event)]
-        yield _snapshot(log.shown)
+        yield _snapshot(shown)
         if last or ended:
             yield last[-1] if last else mapped.finished({"type": "success"})
             return
@@ -160,8 +162,10 @@ class Runs:
         """The context as it is: no turn begins."""
         mapped = RunEvents(asked.thread_id, asked.run_id)
         yield mapped.started()
-        yield _snapshot((await self._log(asked, auth)).shown)
-        yield mapped.finished(outcome_of(pending) if pending else {"type": "success"})
+        shown = (await self._log(asked, auth)).shown
+        yield _snapshot(shown)
+        ids = CallIds(call_ids_in(shown))
+        yield mapped.finished(outcome_of(pending, ids) if pending else {"type": "success"})
 
     async def _log(
         self, asked: RunRequest, auth: AuthContext | None, upto: int | None = None
@@ -233,8 +237,9 @@ def _inputs(asked: RunRequest, pending: Any, *, says: bool) -> dict[str, Any]:
             )
         inputs[entry.request_id] = _answer(request, entry.payload, entry.path, entry.cancelled)
     for request in pending:
-        if request.kind is PendingKind.CLIENT_TOOL and request.tool_call_id in asked.results:
-            inputs.setdefault(request.request_id, asked.results[request.tool_call_id])
+        call_id = newest_id(request.tool_call_id, asked.calls)
+        if request.kind is PendingKind.CLIENT_TOOL and call_id in asked.results:
+            inputs.setdefault(request.request_id, asked.results[call_id])
     return inputs
 
 

@@ -16,6 +16,7 @@ from looopy.errors import InputNotFound, ValueRefused
 from looopy.server.ai_sdk.parts import Part, Parts, answer_id, blocks_to_parts
 from looopy.server.ai_sdk.request import Answer, ChatRequest
 from looopy.server.ai_sdk.transcript import Transcript
+from looopy.server.call_ids import newest_id
 from looopy.server.chains import begun_by, message_of, record_of, root_of
 from looopy.server.host import AgentHost
 from looopy.stores.bundle import Stores
@@ -114,7 +115,11 @@ class Chat:
         state = await agent.refresh()
         waiting = {one.request_id: one for one in state.pending}
         own = (PendingKind.CLIENT_TOOL, PendingKind.INPUT)
-        by_call = {one.tool_call_id: one.request_id for one in state.pending if one.kind in own}
+        by_call = {
+            newest_id(one.tool_call_id, request.known): one.request_id
+            for one in state.pending
+            if one.kind in own
+        }
         inputs, others = dict(request.inputs), []
         for answer in request.answers:
             if answer.request_id is None:

@@ -12,6 +12,7 @@ import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
+from looopy.server.call_ids import CallIds
 from looopy.server.growing import GrowingAnswer, Piece
 from looopy.types.event import (
     AgentEvent,
@@ -44,6 +45,7 @@ from looopy.types.message import (
     ServerToolResult,
     StopReason,
     TextContent,
+    ThinkingContent,
     ToolCall,
     ToolResultMessage,
     UserBlock,
@@ -112,7 +114,10 @@ class Parts:
         self._calls: dict[str, str | None] = dict.fromkeys(known)  # with the names of the tools
         self._asked = set(asked)
         self._denied: set[str] = set()
-        self._answer = GrowingAnswer()
+        self._ids = CallIds(known)
+        self._turn = 0
+        self._made: set[str] = set()  # the model's ids: a call that repeats one gets another
+        self._answer = GrowingAnswer(lambda call_id: call_id not in self._made)
         self._step: tuple[int, int] | None = None
         self._said: UserMessage | None = None
         self._error = ""
@@ -127,7 +132,7 @@ class Parts:
                 yield from self._begin(event)
             case MessageStart(message=AssistantMessage()):
                 if self._answer.drop():  # by a call of the model that failed
-                    yield {"type": "reset-step"}
+                    yield self._reset()
                 yield from self._enter(event)
             case MessageUpdate():
                 yield from self._enter(event)
@@ -149,6 +154,7 @@ class Parts:
 
     def _begin(self, event: TurnStart) -> Iterator[Part]:
         self._said, self.ended = event.user_message, False
+        self._turn, self._made = event.turn, set()
         if not self._started:
             self._started = True
             self.message_id = self.message_id or answer_id(event.turn)
@@ -168,7 +174,21 @@ class Parts:
             self._step = None
             yield {"type": "finish-step"}
 
+    def _reset(self) -> Part:
+        """Take back what was shown of an answer that was never committed."""
+        for call_id in self._ids.take_back():
+            self._calls.pop(call_id, None)
+        return {"type": "reset-step"}
+
     def _piece(self, event: AgentEvent, piece: Piece) -> Iterator[Part]:
+        if piece.kind == "call":
+            call: Part = {"toolCallId": self._ids.new(piece.call_id, self._turn)}
+            if piece.begins:
+                self._calls[call["toolCallId"]] = piece.name
+                yield {"type": "tool-input-start", **call, "toolName": piece.name}
+            if piece.text:
+                yield {"type": "tool-input-delta", **call, "inputTextDelta": piece.text}
+            return
         kind = "text" if piece.kind == "text" else "reasoning"
         block = f"{event.turn}.{event.iteration}.{piece.block}"
         if piece.begins:
@@ -184,14 +204,20 @@ class Parts:
             yield from self._enter(event)
             anew, pieces = self._answer.end(message)
             if anew:
-                yield {"type": "reset-step"}
-            for piece in pieces:
-                yield from self._piece(event, piece)
+                yield self._reset()
+            number = -1
             for block in message.content:
-                if isinstance(block, ToolCall):
+                if isinstance(block, (TextContent, ThinkingContent)):
+                    said = block.text if isinstance(block, TextContent) else block.thinking
+                    number += bool(said)
+                    for piece in pieces if said else ():
+                        if piece.block == number:
+                            yield from self._piece(event, piece)
+                elif isinstance(block, ToolCall):
                     yield from self._called(block)
                 elif isinstance(block, ServerToolCall):
                     yield from self._served(block.id, block.name, block.arguments)
+            self._ids.commit()
             yield from self._server_results(message)
             yield from self._cited(message.citations)
         elif isinstance(message, ToolResultMessage):
@@ -201,13 +227,15 @@ class Parts:
             yield {"type": "steering-message", "id": f"message-{event.position}", "parts": parts}
 
     def _called(self, call: ToolCall) -> Iterator[Part]:
+        self._made.add(call.id)
+        shown = self._ids.new(call.id, self._turn)
         if call.invalid_arguments is None:
-            yield from self._call(call.id, call.name, call.arguments)
+            yield from self._call(shown, call.name, call.arguments)
             return
-        self._calls[call.id] = call.name
+        self._calls[shown] = call.name
         yield {
             "type": "tool-input-error",
-            "toolCallId": call.id,
+            "toolCallId": shown,
             "toolName": call.name,
             "input": call.invalid_arguments,
             "errorText": "the arguments are not a JSON object",
@@ -245,7 +273,7 @@ class Parts:
                 }
 
     def _result(self, message: ToolResultMessage) -> Iterator[Part]:
-        call_id = message.tool_call_id
+        call_id = self._ids.of(message.tool_call_id)
         if call_id not in self._calls:  # of an earlier message, which this stream does not write
             return
         if call_id in self._denied:
@@ -261,7 +289,8 @@ class Parts:
     ) -> Iterator[Part]:
         match event:
             case ToolExecutionStart(edited=True):
-                yield from self._call(event.tool_call_id, event.tool_name, event.args)
+                call_id = self._ids.of(event.tool_call_id)
+                yield from self._call(call_id, event.tool_name, event.args)
             case ToolExecutionUpdate():
                 yield from self._report(event)
             case ServerToolStart():
@@ -273,23 +302,25 @@ class Parts:
                 pass
 
     def _report(self, event: ToolExecutionUpdate) -> Iterator[Part]:
-        if event.tool_call_id not in self._calls:
+        call_id = self._ids.of(event.tool_call_id)
+        if call_id not in self._calls:
             return
         if event.partial_result is not None:
             yield {
                 "type": "tool-output-available",
-                "toolCallId": event.tool_call_id,
+                "toolCallId": call_id,
                 "output": event.partial_result,
                 "preliminary": True,
             }
         if event.progress is not None:
-            data = {"toolCallId": event.tool_call_id, "progress": event.progress}
+            data = {"toolCallId": call_id, "progress": event.progress}
             yield _data("progress", data, passing=True)
 
     def _request(self, request: PendingRequest) -> Iterator[Part]:
-        own = self._calls.get(request.tool_call_id, "") in (None, request.tool_name)
+        call_id = self._ids.of(request.tool_call_id)
+        own = self._calls.get(call_id, "") in (None, request.tool_name)
         if request.kind is PendingKind.APPROVAL and own:
-            yield self._approval(request.request_id, request.tool_call_id, request.prompt)
+            yield self._approval(request.request_id, call_id, request.prompt)
         elif request.kind is not PendingKind.CLIENT_TOOL or not own:
             yield _data("request", pending_to_json(request), request.request_id)
 
@@ -304,7 +335,7 @@ class Parts:
         }
 
     def _decided(self, event: ApprovalDecided) -> Iterator[Part]:
-        call_id = event.tool_call_id
+        call_id = self._ids.of(event.tool_call_id)
         if self._calls.get(call_id, "") not in (None, event.tool_name):
             return
         if event.request_id not in self._asked:  # it was asked in a stream before this one
@@ -370,7 +401,7 @@ class Parts:
 
     def _end(self, event: TurnEnd) -> Iterator[Part]:
         if self._answer.drop():
-            yield {"type": "reset-step"}
+            yield self._reset()
         yield from self._leave()
         if self._until is not None and event.turn < self._until:
             return

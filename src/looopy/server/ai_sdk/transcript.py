@@ -18,7 +18,7 @@ from looopy.types.event import (
     MessageEnd,
     TurnStart,
 )
-from looopy.types.message import AssistantMessage, ToolResultMessage, UserMessage
+from looopy.types.message import AssistantMessage, ToolCall, ToolResultMessage, UserMessage
 
 _KINDS = {"text": "text", "reasoning": "reasoning"}
 
@@ -88,6 +88,13 @@ class Answer:
             reason = {"reason": part["reason"]} if "reason" in part else {}
             tool["approval"] |= {"approved": part["approved"], **reason}
             return
+        if kind == "tool-input-start":
+            shown = f"tool-{part['toolName']}"
+            begun = {"type": shown, "toolCallId": call_id, "state": "input-streaming"}
+            self.message["parts"].append(begun)
+            return
+        if kind == "tool-input-delta":  # all of it comes with the committed call
+            return
         if kind in ("tool-input-available", "tool-input-error"):
             found = [p for p in self.message["parts"] if p.get("toolCallId") == call_id]
             if not found:
@@ -135,7 +142,7 @@ class Transcript:
     def _clear(self) -> None:
         self._shown: list[tuple[int, Part]] = []  # each with the position of its first message
         self._hidden: list[tuple[int, int]] = []
-        self._owners: dict[str, Answer] = {}  # by the ids of the calls
+        self._owners: dict[str, Answer] = {}  # by the model's ids of the calls
         self._answer: Answer | None = None
         self._turns: set[int] = set()  # those that write the newest answer
         self._said: UserMessage | None = None
@@ -191,7 +198,8 @@ class Transcript:
             ended = isinstance(event, MessageEnd)
             self._shown.append((self._position + (not ended), answer.message))
         if isinstance(event, MessageEnd) and isinstance(event.message, AssistantMessage):
-            self._owners |= {part["toolCallId"]: answer for part in parts if "toolCallId" in part}
+            made = [one.id for one in event.message.content if isinstance(one, ToolCall)]
+            self._owners |= dict.fromkeys(made, answer)
 
     def messages(self) -> list[Part]:
         """The messages, oldest first, without those that were rewound."""
