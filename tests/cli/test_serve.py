@@ -133,7 +133,9 @@ def test_the_end_waits_for_a_turn_or_cuts_it(tmp_path):
                     process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 1
     (tmp_path / "go").touch()
-    with serving(tmp_path) as (process, client):
+    with serving(tmp_path, "--push", "*") as (process, client):
+        card = client.get("/.well-known/agent-card.json").json()
+        assert card["capabilities"]["pushNotifications"]
         turns = client.get("/contexts/c/turns").json()["items"]
         assert [turn["outcome"] for turn in turns] == ["interrupted"]
         with client.stream("POST", "/contexts/c/turns", json={}, headers=accept) as stream:
@@ -149,6 +151,7 @@ def test_the_end_waits_for_a_turn_or_cuts_it(tmp_path):
         (["--host", "::", "--auth", "json:loads"], "--allow-host"),
         (["--auth", "json:nothing"], "has no 'nothing'"),
         (["--port", "99999"], "0 to 65535"),
+        (["--push", "https://example.org"], "takes hosts"),
         (["--host", "127.0.0.0.1"], "name a function with --auth"),
         (["--host", "::1%none"], "cannot listen"),
         (["--host", "no.such.host.invalid", "--auth", "json:loads"], "--allow-host"),

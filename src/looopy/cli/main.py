@@ -468,6 +468,7 @@ def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     for flag, name, metavar, about in (
         ("--allow-host", "names", "NAME", "a name by which requests reach this server"),
         ("--origin", "origins", "URL", "the origin of web pages that may use it"),
+        ("--push", "push", "HOST", "send push notifications of A2A to this host, '*' for any"),
     ):
         serve.add_argument(
             flag,

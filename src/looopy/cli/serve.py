@@ -28,11 +28,13 @@ if TYPE_CHECKING:
     from starlette.applications import Starlette
     from starlette.routing import BaseRoute
 
+    from looopy.server.a2a.push.options import PushNotifications
     from looopy.server.auth import StaticTokens
     from looopy.server.host import AgentHost
     from looopy.server.limits import Limits
     from looopy.server.site import Routes, Site
 
+PUSH_KEY: Final = "LOOOPY_PUSH_KEY"
 METRICS_TOKEN: Final = "LOOOPY_METRICS_TOKEN"  # noqa: S105 - the name of a variable
 _CLOSING_S = 5  # how long a connection may take to end once the turns have ended
 _STREAMS_S = 2  # how long a stream may take to send its last events
@@ -51,6 +53,7 @@ async def serve(
     origins: Sequence[str],
     limits: Sequence[str],
     drain_s: float,
+    push: Sequence[str] = (),
     log: str = "text",
 ) -> int:
     """
@@ -65,6 +68,7 @@ async def serve(
         names: The names that requests may use for this server, besides those of loopback.
         origins: The origins of web pages that may use it.
         limits: `NAME=NUMBER`, the fields of `Limits` that differ from their defaults.
+        push: The hosts that push notifications of A2A may go to; `*` for any public one.
         drain_s: How long running turns may continue at the end.
         log: `text` or `json`, for the log on standard error.
 
@@ -107,6 +111,7 @@ async def serve(
     elif logging.getLogger().level > logging.INFO:
         logging.basicConfig(level=logging.WARNING, force=True, format="%(levelname)s %(message)s")
     close_exporters = start_exporters()
+    notifications = _notifications(push)
     listening = _listen(host, port)
     if url is None:
         make_data_folder()
@@ -116,7 +121,7 @@ async def serve(
             agents,
             authenticate=authenticate,
             limits=bounds,
-            faces=_faces(),
+            faces=_faces(notifications),
             hosts=(*LOOPBACK, *names),
             origins=origins,
             metrics=_readers(),
@@ -218,15 +223,27 @@ def _listen(host: str, port: int) -> socket.socket:
         raise ConfigurationError(f"cannot listen at {host}, port {port}: {why}") from error
 
 
-def _faces() -> list[Routes]:
+def _notifications(hosts: Sequence[str]) -> PushNotifications | None:
+    """Push notifications of A2A, with the key of the environment; `None` without hosts."""
+    if not hosts:
+        return None
+    from looopy.server import PushNotifications
+
+    key = os.environ.get(PUSH_KEY) or None
+    return PushNotifications(key=key, receivers=None if "*" in hosts else list(hosts))
+
+
+def _faces(push: PushNotifications | None) -> list[Routes]:
     """
     The page, and the faces that `looopy.server` exports.
 
-    A face whose extra is not installed has no routes.
+    A face whose extra is not installed has no routes, unless an option is about it.
     """
     from looopy import server
 
     def optional(name: str, site: Site) -> Sequence[BaseRoute]:
+        if name == "a2a_api" and push is not None:
+            return server.a2a_api(site, push=push)
         try:
             face: Routes = getattr(server, name)
             return face(site)
