@@ -5,11 +5,14 @@ One turn on several faces of a server, each cut at random, while the server is k
     python -m tests.campaign.faces --cuts 10 --seed 3
 
 A turn of several iterations runs on SQLite. It is watched through the HTTP API's events, the AI
-SDK's stream, the Responses API, A2A and AG-UI, and in an editor's session (ACP), which is another
-process's view of the same database. Each watcher is disconnected again and again.
+SDK's stream, the Responses API, A2A and AG-UI, in an editor's session (ACP), which is another
+process's view of the same database, and by `looopy contexts follow`, a process of its own. Each
+watcher is disconnected again and again.
 The server is killed by SIGKILL and started again; whoever comes first continues the turn. It then
-asks for an approval, which one face gives. In the end every face must show the transcript that the
-store has: nothing missing, nothing twice. Each connection must also show a beginning of it.
+asks for approvals, one after another, and each face gives one of them. The others must show that it
+is given; the time from the decision to that is printed. In the end every face must show the
+transcript that the store has: nothing missing, nothing twice. Each connection must also show a
+beginning of it.
 """
 
 from __future__ import annotations
@@ -18,19 +21,23 @@ import argparse
 import asyncio
 import contextlib
 import json
+import os
 import random
 import secrets
 import socket
+import statistics
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
 import acp
 import httpx
 from tests.server.acp.kit import Editor, connected
+from tests.server.proxy import Proxy
 
 from looopy import Agent, AuthContext, Stores, open_stores, tool
 from looopy.types.request import LLMRequest
@@ -38,7 +45,13 @@ from looopy.types.request import LLMRequest
 Said: TypeAlias = tuple[str, ...]
 """A piece of a transcript: `("text", TEXT)` or `("tool", NAME, RESULT)`."""
 
+Request: TypeAlias = dict[str, Any]
+"""A pending request, as the HTTP API describes it."""
+
+Seen: TypeAlias = Callable[[], None]
+
 _TOKEN = "t" * 32
+_LOOK_S = 0.05  # between two looks of a face that has to be asked
 _STEPS = 6
 _ROOT = Path(__file__).parents[2]
 
@@ -68,11 +81,12 @@ def _application(pace_s: float) -> Callable[[str, Stores], Agent]:
         return "published"
 
     def reply(request: LLMRequest) -> Any:
-        done = sum(m.role == "toolResult" and "worked" in m.text for m in request.messages)
+        results = [m.text for m in request.messages if m.role == "toolResult"]
+        done = sum("worked" in one for one in results)
         if done < _STEPS:
             said = " ".join(f"{done}.{n}" for n in range(40))
             return text(f"Step {said}."), tool_call("work", step=done)
-        if request.messages[-1].text == "published":
+        if results.count("published") == len(FACES):
             return text(" ".join(f"end.{n}" for n in range(80)))
         return text("May I?"), tool_call("publish")
 
@@ -83,9 +97,8 @@ def _application(pace_s: float) -> Callable[[str, Stores], Agent]:
     return build
 
 
-async def _serve(url: str, pace_s: float) -> None:
-    import uvicorn
-
+def _app(stores: Stores, pace_s: float) -> Any:
+    """The application with all faces that HTTP has."""
     from looopy.server import (
         AgentHost,
         StaticTokens,
@@ -96,18 +109,23 @@ async def _serve(url: str, pace_s: float) -> None:
         responses_api,
     )
 
+    return create_app(
+        AgentHost(_application(pace_s), stores),
+        authenticate=StaticTokens({_TOKEN: "ada"}),
+        faces=[ai_sdk_api, responses_api, a2a_api, ag_ui_api],
+    )
+
+
+async def _serve(url: str, pace_s: float) -> None:
+    import uvicorn
+
     async with open_stores(url) as stores:
-        app = create_app(
-            AgentHost(_application(pace_s), stores),
-            authenticate=StaticTokens({_TOKEN: "ada"}),
-            faces=[ai_sdk_api, responses_api, a2a_api, ag_ui_api],
-        )
         with socket.socket() as listening:
             listening.bind(("127.0.0.1", 0))
             listening.listen(256)
             sys.stdout.write(f"{listening.getsockname()[1]}\n")
             sys.stdout.flush()
-            config = uvicorn.Config(app, log_level="error")
+            config = uvicorn.Config(_app(stores, pace_s), log_level="error")
             await uvicorn.Server(config).serve([listening])
 
 
@@ -116,6 +134,7 @@ class Server:
 
     def __init__(self, url: str, pace_s: float) -> None:
         self.url, self.pace_s = url, pace_s
+        self.place = ""
         self._command = [url, str(pace_s)]
         self._child: asyncio.subprocess.Process | None = None
         self._client: httpx.AsyncClient | None = None
@@ -131,9 +150,9 @@ class Server:
         )
         if self._child.stdout is None:
             raise RuntimeError("the server has no output")
-        port = int(await self._child.stdout.readline())
+        self.place = f"http://127.0.0.1:{int(await self._child.stdout.readline())}"
         self._client = httpx.AsyncClient(
-            base_url=f"http://127.0.0.1:{port}",
+            base_url=self.place,
             headers={"Authorization": f"Bearer {_TOKEN}"},
             timeout=30,
         )
@@ -186,6 +205,7 @@ class Face:
         cuts: How often it was disconnected.
         beginnings: What each connection had shown when it was cut.
         pieces: Texts that it showed alone, each a beginning of one in the transcript.
+        closed_s: How long after each decision it showed that an approval was given.
     """
 
     name = ""
@@ -195,7 +215,22 @@ class Face:
         self.cuts = 0
         self.beginnings: list[list[Said]] = []
         self.pieces: set[str] = set()
+        self.closed_s: list[float] = []
         self.over = asyncio.Event()  # the turn has ended: stop when all is seen
+
+    async def see_closed(self, client: httpx.AsyncClient, request: Request, seen: Seen) -> None:
+        """Show that *request* waits, which is `seen()`; return once it is shown to be over."""
+        raise NotImplementedError
+
+    async def approve(self, client: httpx.AsyncClient, request: Request) -> None:
+        """Give the approval."""
+        raise NotImplementedError
+
+    async def begin(self) -> None:
+        """Return once it watches."""
+
+    async def close(self) -> None:
+        """End what it keeps open."""
 
     async def watch(self) -> None:
         """Watch, and be cut, until the turn is over."""
@@ -238,6 +273,7 @@ class Events(Face):
     """The HTTP API's events, which continue behind the last id."""
 
     name = "events"
+    resumes = False  # by itself: then the rest of a text comes with its end alone
 
     def __init__(self, server: Server, chance: random.Random, cuts: int) -> None:
         super().__init__(server, chance, cuts)
@@ -251,23 +287,41 @@ class Events(Face):
         headers = {"Last-Event-ID": str(self.last)}
         self._text = ""
         async for _, place, event in _frames(client, "/contexts/c/events", headers):
-            if place is not None:
-                if int(place) != self.last + 1:
-                    self.wrong.append(f"{place} came behind {self.last}")
-                self.last = int(place)
-            if not isinstance(event, dict):
-                continue
-            if event["type"] == "message_update":
-                self._text += event["delta"]
-            elif event["type"] == "message_start":
-                self._text = ""
-            elif event["type"] == "message_end":
-                said = _of_message(event["message"])
-                self.seen[self.last] = said
-                whole = said[0][1] if said and said[0][0] == "text" else ""
-                if self._text and self._text != whole:
-                    self.wrong.append(f"deltas said {self._text!r}, the message {whole!r}")
-                self._text = ""
+            self.take(place, event)
+
+    def take(self, place: str | int | None, event: Any) -> None:
+        """Take an event, with its id if it is durable."""
+        if place is not None:
+            if int(place) != self.last + 1:
+                self.wrong.append(f"{place} came behind {self.last}")
+            self.last = int(place)
+        if not isinstance(event, dict):
+            return
+        if event["type"] == "message_update":
+            self._text += event["delta"]
+        elif event["type"] == "message_start":
+            self._text = ""
+        elif event["type"] == "message_end":
+            said = _of_message(event["message"])
+            self.seen[self.last] = said
+            whole = said[0][1] if said and said[0][0] == "text" else ""
+            shown = whole[: len(self._text)] if self.resumes else whole
+            if self._text and self._text != shown:
+                self.wrong.append(f"deltas said {self._text!r}, the message {whole!r}")
+            self._text = ""
+
+    async def see_closed(self, client: httpx.AsyncClient, request: Request, seen: Seen) -> None:
+        """An event says that it waits, and another that it was decided."""
+        async for _, _, event in _frames(client, "/contexts/c/events?after=0", {}):
+            if _asks(event, request):
+                seen()
+            elif _decides(event, request):
+                return
+
+    async def approve(self, client: httpx.AsyncClient, request: Request) -> None:
+        """Continue the turn with the answer."""
+        body = {"inputs": {request["request_id"]: True}}
+        (await client.post("/contexts/c/turns", json=body)).raise_for_status()
 
     async def final(self, client: httpx.AsyncClient) -> list[Said]:
         """What came, by its ids."""
@@ -278,6 +332,129 @@ class Events(Face):
         if self.wrong:
             return [("wrong", *self.wrong)]
         return [one for place in sorted(self.seen) for one in self.seen[place]]
+
+
+def _asks(event: Any, request: Request) -> bool:
+    """True for the event that says that *request* waits."""
+    if not isinstance(event, dict) or event["type"] != "input_required":
+        return False
+    return any(one["request_id"] == request["request_id"] for one in event["pending"])
+
+
+def _decides(event: Any, request: Request) -> bool:
+    """True for the event that says that *request* was decided."""
+    is_one = isinstance(event, dict) and event["type"] == "approval_decided"
+    return is_one and event["request_id"] == request["request_id"]
+
+
+async def _look(
+    shows: Callable[[httpx.AsyncClient, Request], Awaitable[bool]],
+    client: httpx.AsyncClient,
+    request: Request,
+    *,
+    until: bool,
+) -> None:
+    """Ask a face again and again, as a page does that nobody calls."""
+    while await shows(client, request) is not until:  # noqa: ASYNC110 - another process knows
+        await asyncio.sleep(_LOOK_S)
+
+
+class Command(Events):
+    """
+    `looopy contexts follow`: one process, which never ends, behind a proxy that cuts it off.
+
+    Its connections are made again by the program itself, also after a kill of the server.
+    """
+
+    name = "CLI"
+    resumes = True
+
+    def __init__(self, server: Server, chance: random.Random, cuts: int) -> None:
+        super().__init__(server, chance, cuts)
+        self._proxy = Proxy(lambda: server.place)
+        self._events: list[Any] = []
+        self._news = asyncio.Condition()
+        self._child: asyncio.subprocess.Process | None = None
+        self._closed = False
+
+    async def watch(self) -> None:
+        """Start the program, and cut its connections until the turn is over."""
+        async with self._proxy:
+            reading = asyncio.create_task(self._read())
+            while not self.over.is_set():
+                patience = self.chance.uniform(0.02, 0.25) if self.left else 5.0
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(patience):
+                        await self.over.wait()
+                if self.left and self._events and self._proxy.cut():
+                    self.left -= 1
+                    self.cuts += 1
+            client = await self.server.client()
+            head = (await client.get("/contexts/c")).json()["last_seq"]
+            await self._until(lambda _: self.last >= head)
+            await self.close()
+            await reading
+
+    async def begin(self) -> None:
+        """Wait for its first line: a program that finds no server at its start ends."""
+        await self._until(lambda event: event is not None)
+
+    async def _read(self) -> None:
+        self._child = await self._start("follow", "c", "--after", "0", "--json")
+        if self._child.stdout is None:
+            raise RuntimeError("the program has no output")
+        async for line in self._child.stdout:
+            event = json.loads(line)
+            async with self._news:
+                self.take(event.get("seq"), event)
+                self._events.append(event)
+                self._news.notify_all()
+        if not self._closed:
+            self.wrong.append(f"the program ended with {await self._child.wait()}")
+
+    async def _start(self, *command: str) -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "looopy.cli", "contexts", *command),
+            *("--server", self._proxy.url),
+            cwd=_ROOT,
+            env={**os.environ, "LOOOPY_TOKEN": _TOKEN},
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            limit=2**24,
+        )
+
+    async def _until(self, condition: Callable[[Any], bool]) -> None:
+        """Wait for an event of this condition, from the first on."""
+        looked = 0
+        async with asyncio.timeout(60), self._news:
+            while not (condition(None) or any(map(condition, self._events[looked:]))):
+                looked = len(self._events)
+                await self._news.wait()
+
+    async def see_closed(self, client: httpx.AsyncClient, request: Request, seen: Seen) -> None:
+        """A line says that it waits, and another that it was decided."""
+        await self._until(lambda event: _asks(event, request))
+        seen()
+        await self._until(lambda event: _decides(event, request))
+
+    async def approve(self, client: httpx.AsyncClient, request: Request) -> None:
+        """Run the command for it."""
+        child = await self._start("approve", "c", request["request_id"], "--no-wait")
+        if await child.wait():
+            raise RuntimeError("looopy contexts approve failed")
+
+    async def final(self, client: httpx.AsyncClient) -> list[Said]:
+        """Its lines, by their numbers."""
+        if self.wrong:
+            return [("wrong", *self.wrong)]
+        return [one for place in sorted(self.seen) for one in self.seen[place]]
+
+    async def close(self) -> None:
+        """End the program."""
+        self._closed = True
+        if self._child is not None and self._child.returncode is None:
+            self._child.kill()
+            await self._child.wait()
 
 
 class Chat(Face):
@@ -297,6 +474,39 @@ class Chat(Face):
         finally:
             if parts:
                 self.beginnings.append(_of_parts(parts))
+
+    async def see_closed(self, client: httpx.AsyncClient, request: Request, seen: Seen) -> None:
+        """A page that loads shows its part in another state."""
+        await _look(self.asks, client, request, until=True)
+        seen()
+        await _look(self.asks, client, request, until=False)
+
+    async def approve(self, client: httpx.AsyncClient, request: Request) -> None:
+        """Send the messages, with the answer in the part, and leave."""
+        messages, part = await self._asked(client, request)
+        if part is None:
+            raise RuntimeError("no part of the page asks")
+        part["state"] = "approval-responded"
+        part["approval"]["approved"] = True
+        body = {"id": "c", "trigger": "submit-message", "messages": messages}
+        async with client.stream("POST", "/api/chat", json=body) as answer:
+            answer.raise_for_status()
+
+    async def asks(self, client: httpx.AsyncClient, request: Request) -> bool:
+        """True if a page that loads now shows that *request* waits."""
+        return (await self._asked(client, request))[1] is not None
+
+    async def _asked(self, client: httpx.AsyncClient, request: Request) -> tuple[Any, Any]:
+        """The messages, and the part that asks, or `None`."""
+        messages = (await client.get("/api/chat/c")).json()["messages"]
+        parts = [part for one in messages for part in one["parts"]]
+        asking = [
+            part
+            for part in parts
+            if part.get("state") == "approval-requested"
+            and part["approval"]["id"] == request["request_id"]
+        ]
+        return messages, (asking[0] if asking else None)
 
     async def final(self, client: httpx.AsyncClient) -> list[Said]:
         """The transcript of a page that loads."""
@@ -360,6 +570,33 @@ class Responses(Face):
             if items and turn == 1:
                 self.beginnings.append([tuple(one) for one in items.values()])
 
+    async def see_closed(self, client: httpx.AsyncClient, request: Request, seen: Seen) -> None:
+        """The next response exists."""
+        asked = (await client.get(f"/v1/responses/resp_{request['turn']}_c")).json()["output"]
+        if request["request_id"] in [one.get("id") for one in asked]:
+            seen()
+        await _look(self.asks, client, request, until=False)
+
+    async def asks(self, client: httpx.AsyncClient, request: Request) -> bool:
+        """True until there is another response behind the one that asks."""
+        path = f"/v1/responses/resp_{request['turn'] + 1}_c"
+        return (await client.get(path)).status_code == 404
+
+    async def approve(self, client: httpx.AsyncClient, request: Request) -> None:
+        """Create the next response, with the answer as its input."""
+        answer = {
+            "type": "mcp_approval_response",
+            "approval_request_id": request["request_id"],
+            "approve": True,
+        }
+        body = {
+            "model": "looopy",
+            "previous_response_id": f"resp_{request['turn']}_c",
+            "input": [answer],
+            "background": True,
+        }
+        (await client.post("/v1/responses", json=body)).raise_for_status()
+
     async def final(self, client: httpx.AsyncClient) -> list[Said]:
         """The responses of all turns."""
         said: list[Said] = []
@@ -392,6 +629,32 @@ class Tasks(Face):
             if update is not None and update["status"]["state"] == "TASK_STATE_WORKING":
                 for part in update["status"].get("message", {}).get("parts", ()):
                     self.pieces.add(part["text"])
+
+    async def see_closed(self, client: httpx.AsyncClient, request: Request, seen: Seen) -> None:
+        """A subscription to the task that waits says that it works."""
+        found = await self._newest(client)
+        path = f"/tasks/{found['id']}:subscribe"
+        waits = "TASK_STATE_INPUT_REQUIRED"
+        async for _, _, event in _frames(client, path, self._VERSION):
+            update = (event or {}).get("statusUpdate") or (event or {}).get("task")
+            if update is not None:
+                if update["status"]["state"] != waits:
+                    return
+                seen()
+
+    async def approve(self, client: httpx.AsyncClient, request: Request) -> None:
+        """Send a message to the task."""
+        found = await self._newest(client)
+        message = {
+            "messageId": secrets.token_hex(8),
+            "contextId": "c",
+            "taskId": found["id"],
+            "role": "ROLE_USER",
+            "parts": [{"text": "approve"}],
+        }
+        body = {"message": message, "configuration": {"returnImmediately": True}}
+        answer = await client.post("/message:send", json=body, headers=self._VERSION)
+        answer.raise_for_status()
 
     async def final(self, client: httpx.AsyncClient) -> list[Said]:
         """The answer of the newest task."""
@@ -426,6 +689,29 @@ class Runs(Face):
                 self.beginnings.append([one[:-1] if one[0] == "text" else one for one in said])
         await asyncio.sleep(0.05)
 
+    async def see_closed(self, client: httpx.AsyncClient, request: Request, seen: Seen) -> None:
+        """A run that shows the thread has no such interrupt any more."""
+        await _look(self.asks, client, request, until=True)
+        seen()
+        await _look(self.asks, client, request, until=False)
+
+    async def asks(self, client: httpx.AsyncClient, request: Request) -> bool:
+        """True if a run that begins now is interrupted by *request*."""
+        async for event in self._run(client):
+            if event["type"] == "RUN_FINISHED":
+                waits = (event.get("outcome") or {}).get("interrupts") or ()
+                return request["request_id"] in [one["id"] for one in waits]
+            if event["type"] not in ("RUN_STARTED", "MESSAGES_SNAPSHOT", "STATE_SNAPSHOT"):
+                return False  # a turn runs
+        return False
+
+    async def approve(self, client: httpx.AsyncClient, request: Request) -> None:
+        """Resume the run, and leave."""
+        payload = {"approved": True}
+        resume = {"interruptId": request["request_id"], "status": "resolved", "payload": payload}
+        async for _ in self._run(client, resume=[resume]):
+            return
+
     async def final(self, client: httpx.AsyncClient) -> list[Said]:
         """The thread of a page that loads."""
         said: list[Said] = []
@@ -433,9 +719,9 @@ class Runs(Face):
             said = _of_run(said, event)
         return [one[:-1] if one[0] == "text" else one for one in said]
 
-    async def _run(self, client: httpx.AsyncClient) -> AsyncIterator[Any]:
+    async def _run(self, client: httpx.AsyncClient, **more: Any) -> AsyncIterator[Any]:
         body = {"threadId": "c", "runId": secrets.token_hex(8), "state": {}, "messages": []}
-        more: dict[str, Any] = {"tools": [], "context": [], "forwardedProps": {}}
+        more = {"tools": [], "context": [], "forwardedProps": {}, **more}
         async for _, _, event in _frames(client, "/ag-ui", {}, json=body | more):
             if event is not None:
                 yield event
@@ -481,6 +767,33 @@ class Sessions(Face):
         finally:
             self.beginnings.append(_of_updates(editor.updates))
 
+    async def see_closed(self, client: httpx.AsyncClient, request: Request, seen: Seen) -> None:
+        """A dialog asks in one session; its call goes on."""
+        editor = Editor(None)
+        async with self._loaded(editor) as session:
+            asking = asyncio.create_task(session.prompt("c", _PROMPT))
+            try:
+                await editor.until(lambda: bool(editor.asked))
+                name, before = editor.asked[0][0].tool_call_id, len(editor.updates)
+                seen()
+                await editor.until(lambda: any(map(_ends(name), editor.updates[before:])))
+            finally:
+                asking.cancel()
+                await asyncio.gather(asking, return_exceptions=True)
+
+    async def approve(self, client: httpx.AsyncClient, request: Request) -> None:
+        """Allow it in the dialog."""
+        editor = Editor("allow", None)
+        async with self._loaded(editor) as session:
+            asking = asyncio.create_task(session.prompt("c", _PROMPT))
+            try:
+                await editor.until(lambda: bool(editor.asked))
+                name = editor.asked[0][0].tool_call_id
+                await editor.until(lambda: any(map(_ends(name), editor.updates)))
+            finally:
+                asking.cancel()
+                await asyncio.gather(asking, return_exceptions=True)
+
     async def final(self, client: httpx.AsyncClient) -> list[Said]:
         """The transcript of a session that is loaded."""
         editor = Editor()
@@ -488,7 +801,8 @@ class Sessions(Face):
             return _of_updates(editor.updates)
 
     @contextlib.asynccontextmanager
-    async def _loaded(self, editor: Editor) -> AsyncIterator[bool]:
+    async def _loaded(self, editor: Editor) -> AsyncIterator[Any]:
+        """The session, or `None` before the turn has begun."""
         factory = _application(self.server.pace_s)
         async with (
             open_stores(self.server.url) as stores,
@@ -497,9 +811,22 @@ class Sessions(Face):
             try:
                 await session.load_session(cwd="/", session_id="c", mcp_servers=[])
             except acp.RequestError:
-                yield False  # the turn has not begun
+                yield None
             else:
-                yield True
+                yield session
+
+
+_PROMPT = [acp.text_block("/continue")]
+
+
+def _ends(name: str) -> Callable[[Any], bool]:
+    """True for an update that shows the end of this call."""
+
+    def ends(update: Any) -> bool:
+        is_one = update.session_update == "tool_call_update" and update.tool_call_id == name
+        return is_one and update.status == "completed"
+
+    return ends
 
 
 def _of_updates(updates: Sequence[Any]) -> list[Said]:
@@ -517,7 +844,7 @@ def _of_updates(updates: Sequence[Any]) -> list[Said]:
     return [tuple(one) for one in items.values()]
 
 
-FACES = (Events, Chat, Responses, Tasks, Runs, Sessions)
+FACES = (Events, Command, Chat, Responses, Tasks, Runs, Sessions)
 
 
 # --- the story -----------------------------------------------------------------------------------
@@ -545,6 +872,8 @@ async def story(folder: Path, *, cuts: int, kills: int, seed: int, pace_s: float
     await client.post("/contexts/c/turns", json={"message": "Go."})
     watching = [asyncio.create_task(face.watch()) for face in faces]
     try:
+        for face in faces:
+            await face.begin()
         while server.kills < kills:
             await asyncio.sleep(chance.uniform(0.3, 1.2))
             if (await _settled(await server.client()))["status"] != "busy":
@@ -553,25 +882,10 @@ async def story(folder: Path, *, cuts: int, kills: int, seed: int, pace_s: float
             server.kills += 1
             await server.start()
             await _continue(server)
-        await _until(server, faces, "waiting")
-        client = await server.client()
-        [pending] = (await _settled(client))["pending"]
-        body = {
-            "model": "looopy",
-            "previous_response_id": f"resp_{(await _settled(client))['turn_count']}_c",
-            "input": [
-                {
-                    "type": "mcp_approval_response",
-                    "approval_request_id": pending["request_id"],
-                    "approve": True,
-                }
-            ],
-            "background": True,
-        }
-        answer = await client.post("/v1/responses", json=body)
-        answer.raise_for_status()
-        if (await _settled(client))["pending"]:
-            return ["the approval is still pending after it was given"]
+        for giving in chance.sample(faces, len(faces)):
+            await _until(server, faces, "waiting")
+            if wrong := await _approved(await server.client(), faces, giving):
+                return [wrong]
         await _until(server, faces, "ready")
         for face in faces:
             face.over.set()
@@ -582,7 +896,52 @@ async def story(folder: Path, *, cuts: int, kills: int, seed: int, pace_s: float
         for task in watching:
             task.cancel()
         await asyncio.gather(*watching, return_exceptions=True)
+        for face in faces:
+            await face.close()
         await server.kill()
+
+
+async def _approved(client: httpx.AsyncClient, faces: Sequence[Face], giving: Face) -> str:
+    """Have one face give the approval that waits, and the others show it; what was wrong."""
+    [request] = (await _settled(client))["pending"]
+    seen = {face: asyncio.Event() for face in faces}
+    closed: dict[Face, float] = {}
+
+    async def see(face: Face) -> None:
+        await face.see_closed(client, request, seen[face].set)
+        closed[face] = time.time()
+
+    seeing = [asyncio.create_task(see(face)) for face in faces if face is not giving]
+    try:
+        async with asyncio.timeout(60):
+            await asyncio.gather(*(seen[face].wait() for face in faces if face is not giving))
+            if closed:
+                early = ", ".join(face.name for face in closed)
+                return f"{early} showed an approval that nobody gave"
+            await giving.approve(client, request)
+            await asyncio.gather(*seeing)
+    except TimeoutError:
+        others = [face for face in faces if face is not giving]
+        if blind := [face.name for face in others if not seen[face].is_set()]:
+            return f"{', '.join(blind)} did not show an approval that waits"
+        late = [face.name for face in others if face not in closed]
+        return f"{giving.name} gave an approval that {', '.join(late)} did not show"
+    finally:
+        for task in seeing:
+            task.cancel()
+        await asyncio.gather(*seeing, return_exceptions=True)
+    given = await _decided(client, request)
+    for face, moment in closed.items():
+        face.closed_s.append(moment - given)
+    return ""
+
+
+async def _decided(client: httpx.AsyncClient, request: Request) -> float:
+    """The moment of the decision, by the log."""
+    async for _, _, event in _frames(client, "/contexts/c/events?after=0", {}):
+        if _decides(event, request):
+            return datetime.fromisoformat(event["timestamp"]).timestamp()
+    raise RuntimeError("the log has no decision")
 
 
 async def _until(server: Server, faces: Sequence[Face], status: str) -> None:
@@ -614,7 +973,11 @@ async def _judge(client: httpx.AsyncClient, faces: Sequence[Face], kills: int) -
             if not _begins(beginning, stored):
                 wrong.append(f"{face.name} showed {_difference(beginning, stored)}")
                 break
-        sys.stdout.write(f"{face.name}: cut {face.cuts} times, the server killed {kills} times\n")
+        middle, most = statistics.median(face.closed_s), max(face.closed_s)
+        sys.stdout.write(
+            f"{face.name}: cut {face.cuts} times, the server killed {kills} times;"
+            f" approvals closed after {middle * 1000:.0f} ms, at most {most * 1000:.0f}\n"
+        )
     return wrong
 
 
@@ -630,7 +993,7 @@ def _difference(shown: Sequence[Said], stored: Sequence[Said]) -> str:
     for place, (one, other) in enumerate(zip(shown, stored, strict=False)):
         if one != other:
             return f"{one!r} in place {place}, the store {other!r}"
-    return f"{len(shown)} pieces, the store {len(stored)}: {shown[len(stored):]}"
+    return f"{len(shown)} pieces, the store {len(stored)}: {shown[len(stored) :]}"
 
 
 def main() -> int:

@@ -123,6 +123,41 @@ def test_a_killed_server_loses_no_turn_and_another_one_continues_it(tmp_path):
         assert other.stderr.read() == ""
 
 
+def test_a_client_of_one_server_sees_the_turns_of_another_one_on_postgres(tmp_path, postgres):
+    """Each durable event once and in order, also of a turn whose server is killed on the way."""
+    go, path = tmp_path / "go", "/contexts/trip"
+    go.touch()
+    more = ("--db", postgres)
+    with serving(tmp_path, *more) as (one, here), serving(tmp_path, *more) as (_, there):
+        here.post(f"{path}/turns", json={"message": "First."})
+        seen, ends = [], []
+        with there.stream("GET", f"{path}/events?after=0") as stream:
+            for place, name, data in frames(stream):
+                if place:
+                    seen.append((int(place), data))
+                if name == "turn_end":
+                    ends.append((data["turn"], data["outcome"]))
+                    if len(ends) == 1:
+                        here.post(f"{path}/turns", json={"message": "Second."})
+                    elif len(ends) == 2:
+                        go.unlink()
+                        here.post(f"{path}/turns", json={"message": "Third."})
+                    elif len(ends) == 3:
+                        go.touch()
+                        there.post(f"{path}/turns", json={})
+                    else:
+                        break
+                if name == "tool_execution_start" and data["turn"] == 3:
+                    one.kill()
+        done = "completed"
+        assert ends == [(1, done), (2, done), (3, "interrupted"), (4, done)]
+        assert [place for place, _ in seen] == list(range(1, len(seen) + 1))
+        assert there.get(path).json()["last_seq"] == len(seen)
+        said = [data["message"] for _, data in seen if data["type"] == "message_end"]
+        stored = [item["message"] for item in there.get(f"{path}/messages").json()["items"]]
+        assert said == stored
+
+
 def test_the_end_waits_for_a_turn_or_cuts_it(tmp_path):
     """A turn that takes longer is cut: exit status 1, and the next process continues it."""
     body, accept = {"message": "Please wait."}, {"Accept": "text/event-stream"}

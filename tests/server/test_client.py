@@ -1,10 +1,9 @@
 """The client of the HTTP API against a real server on loopback, through a proxy that cuts."""
 
-import asyncio
 from contextlib import aclosing, asynccontextmanager
-from urllib.parse import urlsplit
 
 import pytest
+from tests.server.proxy import Proxy
 from tests.server.test_wire import TOKEN, World, serving
 
 from looopy.errors import (
@@ -19,58 +18,12 @@ from looopy.testing import text
 from looopy.types.event import MessageEnd, MessageStart, MessageUpdate, TurnEnd
 
 
-class Proxy:
-    """Passes bytes on to a server, until its connections are cut."""
-
-    def __init__(self, url):
-        self._behind = urlsplit(url)
-        self._pairs = []
-        self.connections = 0
-        self.lost = 0  # answers that are dropped on the way back, from now on
-
-    async def __aenter__(self):
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        host, port = self._server.sockets[0].getsockname()
-        self.url = f"http://{host}:{port}"
-        return self
-
-    async def __aexit__(self, *_):
-        self._server.close()
-        self.cut()
-
-    def cut(self):
-        """Cut all connections."""
-        for writer in self._pairs:
-            writer.transport.abort()
-        self._pairs = []
-
-    async def _serve(self, reader, writer):
-        self.connections += 1
-        there, here = await asyncio.open_connection(self._behind.hostname, self._behind.port)
-        self._pairs += [writer, here]
-        await asyncio.gather(self._pass(reader, here), self._pass(there, writer, answers=True))
-
-    async def _pass(self, reader, writer, *, answers=False):
-        try:
-            while data := await reader.read(65536):
-                if answers and self.lost:
-                    self.lost -= 1
-                    self.cut()
-                    return
-                writer.write(data)
-                await writer.drain()
-        except OSError:
-            pass
-        finally:
-            writer.close()
-
-
 @asynccontextmanager
 async def reaching(world, **options):
     """A client whose connections go through a proxy; gives both."""
     async with (
         serving(world) as (http, _),
-        Proxy(str(http.base_url)) as proxy,
+        Proxy(lambda: str(http.base_url)) as proxy,
         Client(proxy.url, token=TOKEN, **options) as client,
     ):
         yield client, proxy

@@ -23,7 +23,13 @@ from contextlib import aclosing
 from typing import Any, Final, Self, TypedDict, cast
 from urllib.parse import quote, urlsplit
 
-from looopy.errors import ConfigurationError, LooopyError, MissingExtra, ValueRefused
+from looopy.errors import (
+    ConfigurationError,
+    LimitExceeded,
+    LooopyError,
+    MissingExtra,
+    ValueRefused,
+)
 from looopy.server.codes import error_of
 from looopy.stores.codec import event_from_json
 from looopy.types.approval import answer_to_json
@@ -337,7 +343,7 @@ class Client:
             try:
                 answer = await self._send(method, path, body, **more)
             except _Repeatable as error:
-                if not (may_repeat or error.problem.outcome_known):
+                if not (may_repeat or error.outcome_known):
                     raise error.problem from error.__cause__
                 self._tell(error.problem)
                 if pause.waited_s >= self.patience_s:
@@ -370,7 +376,10 @@ class Client:
             ) as answer:
                 if not answer.is_success:
                     await answer.aread()
-                    raise self._refusal(answer)
+                    error = self._refusal(answer)
+                    if isinstance(error, LimitExceeded):  # a broken stream may count for a moment
+                        raise _Repeatable(error)
+                    raise error
                 self._tell(None)
                 yield None, None
                 async for name, seq, data in _frames(answer):
@@ -425,9 +434,10 @@ class Client:
 class _Repeatable(Exception):
     """The server is away: the same request may have another answer soon."""
 
-    def __init__(self, problem: ServerUnavailable) -> None:
+    def __init__(self, problem: LooopyError) -> None:
         super().__init__(str(problem))
         self.problem = problem
+        self.outcome_known = getattr(problem, "outcome_known", True)
 
 
 class _Pause:

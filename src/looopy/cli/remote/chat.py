@@ -20,7 +20,7 @@ from looopy.cli.commands import Switch, command_in, run_command
 from looopy.cli.contexts import context_line
 from looopy.cli.parent import end_with_parent
 from looopy.cli.remote.connection import Away, Background, News, connect
-from looopy.cli.remote.contexts import tell_of
+from looopy.cli.remote.contexts import FIRST_S, tell_of
 from looopy.cli.remote.view import View
 from looopy.cli.render import PROMPT, show_history
 from looopy.cli.terminal import NewsCame, Terminal, edit_lines
@@ -82,7 +82,7 @@ def chat(
         end_with_parent()
     with Background() as background:
         client = connect(
-            url, token, terminal, patience_s=0, on_away=lambda e: background.put(Away(e))
+            url, token, terminal, patience_s=FIRST_S, on_away=lambda e: background.put(Away(e))
         )
         try:
             background.start(client.contexts(limit=1)).result()

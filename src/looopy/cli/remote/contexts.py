@@ -33,6 +33,7 @@ from looopy.types.message_json import message_from_json
 from looopy.types.state import Outcome
 
 _PAGE: Final = 50
+FIRST_S: Final = 1.0  # how long a program looks for a server that it has not seen yet
 
 
 @asynccontextmanager
@@ -44,7 +45,7 @@ async def _reaching(url: str, token: str | None, terminal: Terminal) -> AsyncIte
             tell_of(terminal, Away(error))
 
     reached = False
-    async with connect(url, token, terminal, patience_s=0, on_away=tell) as client:
+    async with connect(url, token, terminal, patience_s=FIRST_S, on_away=tell) as client:
         await client.contexts(limit=1)
         reached = True
         client.patience_s = float("inf")
