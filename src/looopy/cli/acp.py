@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from looopy.stores.bundle import Stores
 
 
-def acp(*, factory: str, url: str | None, actor: str | None) -> int:
+def acp(
+    *, factory: str, url: str | None, actor: str | None, offer_allow: bool = False
+) -> int:
     """
     Speak the protocol over standard input and output until the client closes its end.
 
@@ -30,6 +32,7 @@ def acp(*, factory: str, url: str | None, actor: str | None) -> int:
         factory: `MODULE:FACTORY` or `file.py:FACTORY`.
         url: The database, or `None` for the one in the data folder.
         actor: Whom all turns act for; `None`: nobody in particular.
+        offer_allow: Sessions have a mode in which nobody is asked about calls that need approval.
 
     Returns:
         The exit status, 0.
@@ -38,11 +41,19 @@ def acp(*, factory: str, url: str | None, actor: str | None) -> int:
         LooopyError: The application, or the database, is not usable.
     """
     with protocol_streams() as (reader, writer):
-        asyncio.run(_serve(factory, url, actor, reader, writer))
+        asyncio.run(_serve(factory, url, actor, reader, writer, offer_allow=offer_allow))
     return 0
 
 
-async def _serve(name: str, url: str | None, actor: str | None, reader: int, writer: int) -> None:
+async def _serve(
+    name: str,
+    url: str | None,
+    actor: str | None,
+    reader: int,
+    writer: int,
+    *,
+    offer_allow: bool,
+) -> None:
     try:
         from looopy.server.acp.agent import serve
     except ModuleNotFoundError as error:
@@ -70,6 +81,7 @@ async def _serve(name: str, url: str | None, actor: str | None, reader: int, wri
                 name=name.rpartition(":")[0].removesuffix(".py"),
                 auth_context=auth_context,
                 editor_tools=editor_tools,
+                offer_allow=offer_allow,
             )
         )
         with contextlib.suppress(NotImplementedError):  # Windows

@@ -519,6 +519,11 @@ def _add_acp(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     )
     acp.add_argument("factory", metavar="MODULE:FACTORY", help=_FACTORY_HELP)
     _add_stdio(acp)
+    acp.add_argument(
+        "--offer-allow",
+        action="store_true",
+        help="offer a mode that allows calls which need approval without asking",
+    )
     acp.set_defaults(run=_command("acp", "acp"))
 
 

@@ -32,6 +32,11 @@ class Editor:
         self.answers, self.asked, self.updates = list(answers), [], []
         self.news = asyncio.Event()
 
+    async def create_elicitation(self, message, mode, **_):
+        self.asked.append((message, mode))
+        self.news.set()
+        return self.answers.pop(0)
+
     async def session_update(self, session_id, update, **_):
         self.updates.append(update)
         self.news.set()
@@ -88,14 +93,16 @@ def said(words):
 
 
 @contextlib.asynccontextmanager
-async def connected(stores, editor, *, actor=None, factory=build, **options):
-    """A client of a server in this process."""
+async def connected(stores, editor, *, actor=None, factory=build, forms=False, **options):
+    """A client of a server in this process; with *forms*, it shows them."""
     here, there = memory_transport_pair()
     async with AgentHost(factory, stores) as host:
         agent = ProtocolAgent(host, name="test", auth_context=actor, **options)
         server = AgentSideConnection(agent, there, use_unstable_protocol=True)
         client = ClientSideConnection(editor, here, use_unstable_protocol=True)
-        await client.initialize(1)
+        shown = schema.ElicitationCapabilities(form=schema.ElicitationFormCapabilities())
+        can = schema.ClientCapabilities(elicitation=shown if forms else None)
+        await client.initialize(1, can)
         try:
             yield client
         finally:

@@ -111,6 +111,53 @@ async def test_a_question_that_is_closed_keeps_waiting_and_can_be_asked_again(st
         assert (refused.value.code, refused.value.data["code"]) == (-32600, "cannot_continue")
 
 
+async def test_a_question_is_a_form_if_the_editor_shows_forms(stores):
+    """A form that is closed leaves the question open: `/continue` or words answer it as well."""
+    closed = schema.CancelElicitationResponse(action="cancel")
+    filled = schema.AcceptElicitationResponse(action="accept", content={"value": "right"})
+    editor = Editor(filled, closed)
+    async with connected(stores, editor, forms=True) as client:
+        made = await client.new_session(cwd="/w", mcp_servers=[])
+        await client.prompt(made.session_id, said("choose"))
+        [(message, form)] = editor.asked
+        field = form.requested_schema.properties["value"]
+        assert (message, field.type, field.enum) == ("Which?", "string", ["left", "right"])
+        calls = {u.tool_call_id for u in editor.updates if u.session_update == "tool_call"}
+        assert form.tool_call_id in calls
+        assert "Result: right" in editor.text()
+        response = await client.prompt(made.session_id, said("choose"))
+        assert len(response.field_meta["looopy"]["pending"]) == 1
+        editor.answers.append(filled)
+        await client.prompt(made.session_id, said("/continue"))
+        assert len(editor.asked) == 3
+        assert editor.text().count("Result: right") == 2
+
+
+async def test_a_mode_allows_calls_if_the_application_offers_it(stores):
+    """Nobody is asked then; a session that is opened again asks."""
+    editor = Editor("reject")
+    async with connected(stores, editor, offer_allow=True) as client:
+        made = await client.new_session(cwd="/w", mcp_servers=[])
+        assert made.modes.current_mode_id == "ask"
+        assert [mode.id for mode in made.modes.available_modes] == ["ask", "allow"]
+        await client.set_session_mode(made.session_id, "allow")
+        await client.prompt(made.session_id, said("pay"))
+        assert ("Result: paid 500" in editor.text(), editor.asked) == (True, [])
+        with pytest.raises(acp.RequestError) as refused:
+            await client.set_session_mode(made.session_id, "all")
+        assert refused.value.data["path"] == "/modeId"
+    async with connected(stores, editor, offer_allow=True) as client:
+        loaded = await client.load_session(cwd="/w", session_id=made.session_id, mcp_servers=[])
+        assert loaded.modes.current_mode_id == "ask"
+        await client.prompt(made.session_id, said("pay"))
+        assert len(editor.asked) == 1
+    async with connected(stores, editor) as client:
+        made = await client.new_session(cwd="/w", mcp_servers=[])
+        assert made.modes is None
+        with pytest.raises(acp.RequestError):
+            await client.set_session_mode(made.session_id, "allow")
+
+
 async def test_errors_have_the_form_of_the_protocol_and_the_place(stores):
     """Nothing is stored then."""
     editor = Editor(chosen("maybe"), chosen("allow", args={"cents": "x"}))

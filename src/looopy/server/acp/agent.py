@@ -21,7 +21,7 @@ from looopy.errors import ValueRefused
 from looopy.server.acp.errors import NOT_FOUND, answers
 from looopy.server.acp.prompts import Block
 from looopy.server.acp.servers import Server, tools_of
-from looopy.server.acp.session import Client, Session, title_in
+from looopy.server.acp.session import ALLOW, ASK, Client, Session, title_in
 from looopy.server.acp.wire import Wire
 from looopy.server.host import AgentHost
 from looopy.stores.records import ContextRecord
@@ -32,6 +32,14 @@ from looopy.types.message import UserMessage
 _PAGE: Final = 50
 _LONGEST_INDEXED: Final = 150  # a longer directory is compared here, not by the store
 _LEAVE_S: Final = 5.0
+_MODES: Final = (
+    schema.SessionMode(
+        id=ASK, name="Ask", description="Ask about each call that needs approval"
+    ),
+    schema.SessionMode(
+        id=ALLOW, name="Allow", description="Allow calls that need approval without asking"
+    ),
+)
 EditorTools: TypeAlias = dict[str, Sequence[ToolSource]]
 """The tools of the editor's own servers, by session; the factory takes those of its context."""
 
@@ -44,6 +52,7 @@ async def serve(
     name: str,
     auth_context: AuthContext | None = None,
     editor_tools: EditorTools | None = None,
+    offer_allow: bool = False,
 ) -> None:
     """
     Speak the protocol over two file descriptors until the client closes its end.
@@ -54,10 +63,15 @@ async def serve(
         name: How the agent calls itself.
         auth_context: Whom all turns act for.
         editor_tools: Filled before an agent is made; `None`: the factory takes no such tools.
+        offer_allow: Sessions have a mode in which nobody is asked about calls that need approval.
     """
     wire = Wire(reader, writer)
     agent = ProtocolAgent(
-        host, name=name, auth_context=auth_context, editor_tools=editor_tools
+        host,
+        name=name,
+        auth_context=auth_context,
+        editor_tools=editor_tools,
+        offer_allow=offer_allow,
     )
     connection = AgentSideConnection(
         cast("Any", agent),  # it has what the SDK looks for, and calls no more
@@ -80,7 +94,7 @@ class ProtocolAgent:
     Args:
         name: How the agent calls itself.
         auth_context: Whom all turns act for; without one, for nobody in particular.
-        editor_tools: See `serve`.
+        editor_tools, offer_allow: See `serve`.
     """
 
     def __init__(
@@ -90,8 +104,11 @@ class ProtocolAgent:
         name: str,
         auth_context: AuthContext | None = None,
         editor_tools: EditorTools | None = None,
+        offer_allow: bool = False,
     ) -> None:
         self._host = host
+        self._offer_allow = offer_allow
+        self._forms = False  # the client shows them
         self._editor_tools = editor_tools
         self._name = name
         self._auth = auth_context
@@ -114,13 +131,15 @@ class ProtocolAgent:
     async def initialize(
         self,
         protocol_version: int,  # noqa: ARG002 - there is one version: the client decides
-        client_capabilities: schema.ClientCapabilities | None = None,  # noqa: ARG002 - as above
+        client_capabilities: schema.ClientCapabilities | None = None,
         client_info: schema.Implementation | None = None,  # noqa: ARG002 - as above
         **_: Any,
     ) -> schema.InitializeResponse:
         """Say what this agent can do."""
         from importlib.metadata import version
 
+        shown = None if client_capabilities is None else client_capabilities.elicitation
+        self._forms = shown is not None and shown.form is not None
         with_servers = self._editor_tools is not None
         return schema.InitializeResponse(
             protocol_version=PROTOCOL_VERSION,
@@ -173,7 +192,9 @@ class ProtocolAgent:
         )
         await session.begin(replay=False)
         self._introduce(session)
-        return schema.NewSessionResponse(session_id=session.session_id)
+        return schema.NewSessionResponse(
+            session_id=session.session_id, modes=self._modes(session)
+        )
 
     @answers
     async def load_session(
@@ -192,7 +213,7 @@ class ProtocolAgent:
         await session.begin(replay=True)
         await session.show_left()
         self._introduce(session)
-        return schema.LoadSessionResponse(field_meta=session.left())
+        return schema.LoadSessionResponse(modes=self._modes(session), field_meta=session.left())
 
     @answers
     async def resume_session(
@@ -211,7 +232,9 @@ class ProtocolAgent:
         await session.begin(replay=False)
         await session.show_left()
         self._introduce(session)
-        return schema.ResumeSessionResponse(field_meta=session.left())
+        return schema.ResumeSessionResponse(
+            modes=self._modes(session), field_meta=session.left()
+        )
 
     @answers
     async def fork_session(
@@ -232,7 +255,7 @@ class ProtocolAgent:
         )
         await session.begin(replay=False)
         self._introduce(session)
-        return schema.ForkSessionResponse(session_id=forked)
+        return schema.ForkSessionResponse(session_id=forked, modes=self._modes(session))
 
     @answers
     async def list_sessions(
@@ -279,6 +302,28 @@ class ProtocolAgent:
         await self._session(session_id).cancel()
         await self._close(session_id)
         return schema.CloseSessionResponse()
+
+    # --- modes -----------------------------------------------------------------------------------
+
+    def _modes(self, session: Session) -> schema.SessionModeState | None:
+        if not self._offer_allow:
+            return None
+        return schema.SessionModeState(
+            current_mode_id=session.mode, available_modes=list(_MODES)
+        )
+
+    @answers
+    async def set_session_mode(
+        self, session_id: str, mode_id: str, **_: Any
+    ) -> schema.SetSessionModeResponse:
+        """Choose if the person is asked about calls that need approval, from the next call on."""
+        session = self._session(session_id)
+        known = [mode.id for mode in _MODES] if self._offer_allow else []
+        if mode_id not in known:
+            text = f"modeId takes one of {', '.join(known)}" if known else "there are no modes"
+            raise ValueRefused(text, path="/modeId")
+        session.mode = mode_id
+        return schema.SetSessionModeResponse()
 
     # --- prompts ---------------------------------------------------------------------------------
 
@@ -335,6 +380,7 @@ class ProtocolAgent:
                 cwd=cwd,
                 roots=roots or (),
                 auth_context=self._auth,
+                forms=self._forms,
             )
             self._sessions[session_id] = session, held
             return session

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -32,6 +32,7 @@ from looopy.server.acp.prompts import (
 )
 from looopy.server.acp.updates import Transcript, notice
 from looopy.server.feed import Feed, SlowReader
+from looopy.server.forms import form_of, value_in
 from looopy.server.spoken import answer_in
 from looopy.stores.bundle import Stores
 from looopy.types.approval import Approve, Deny
@@ -60,6 +61,8 @@ COMMANDS: Final = (
         description="Continue what was interrupted or failed, or answer what waits for approval",
     ),
 )
+ASK: Final = "ask"
+ALLOW: Final = "allow"
 _logger = logging.getLogger("looopy")
 _AGAIN_S: Final = 1.0
 _PAGE: Final = 500
@@ -88,6 +91,12 @@ class Client(Protocol):
         """Ask the person."""
         ...
 
+    async def create_elicitation(
+        self, message: str, mode: schema.ElicitationFormSessionMode, **kwargs: Any
+    ) -> Any:
+        """Have the person fill in a form."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
@@ -107,6 +116,10 @@ class Session:
         agent: Started; the caller keeps it so, as long as the session is open.
         cwd: The client's directory; stored with the context by its first turn.
         auth_context: Whom the turns act for.
+        forms: The client shows forms, in which questions are answered.
+
+    Attributes:
+        mode: `"ask"` about each call that needs approval, or `"allow"` all of them.
     """
 
     def __init__(
@@ -118,7 +131,9 @@ class Session:
         cwd: str,
         roots: Sequence[str] = (),
         auth_context: AuthContext | None = None,
+        forms: bool = False,
     ) -> None:
+        self.mode = ASK
         self.session_id = agent.context_id
         self.cwd = cwd
         self.roots = tuple(roots)
@@ -126,6 +141,7 @@ class Session:
         self._stores = stores
         self._client = client
         self._auth = auth_context
+        self._forms = forms
         self._feed = Feed(agent, stores)
         self._transcript = Transcript(cwd)
         self._seen = 0  # the newest durable event that the client has seen
@@ -324,9 +340,15 @@ class Session:
 
     # --- approvals -------------------------------------------------------------------------------
 
-    def _approvals(self) -> list[PendingRequest]:
-        pending = self._agent.state.pending
-        return [request for request in pending if request.kind is PendingKind.APPROVAL]
+    def _asks(self) -> dict[str, Coroutine[Any, Any, Any]]:
+        """The questions that the client can show, by request id."""
+        asks: dict[str, Coroutine[Any, Any, Any]] = {}
+        for request in self._agent.state.pending:
+            if request.kind is PendingKind.APPROVAL:
+                asks[request.request_id] = self._ask(request)
+            elif self._forms and (form := form_of(request)) is not None:
+                asks[request.request_id] = self._ask_in_form(request, form)
+        return asks
 
     def _expired(self) -> bool:
         """True if a request can no longer be answered; the next turn tells the model."""
@@ -334,19 +356,16 @@ class Session:
         times = (request.expires_at for request in self._agent.state.pending)
         return any(at is not None and at <= now for at in times)
 
-    async def _decide(self) -> tuple[dict[str, Approve | Deny], _Ended | None]:
+    async def _decide(self) -> tuple[dict[str, Any], _Ended | None]:
         """
-        Ask about each call that waits for approval, all at once.
+        Ask about each call that waits for approval, and each question in a form, all at once.
 
         Returns:
-            The decisions by request id, empty if the client closed the questions; and the end of
+            The answers by request id, empty if the client closed the questions; and the end of
             the turn in which somebody else has answered, or `None`.
         """
         newest = self._agent.state.turn_count
-        asks = {
-            request.request_id: asyncio.create_task(self._ask(request))
-            for request in self._approvals()
-        }
+        asks = {name: asyncio.create_task(asked) for name, asked in self._asks().items()}
         if not asks:
             return {}, None
         answered = asyncio.gather(*asks.values())
@@ -370,17 +389,34 @@ class Session:
 
     async def _ask(self, request: PendingRequest) -> Approve | Deny | None:
         """The decision of the person; `None` if there is none, or none in time."""
-        left = None
-        if request.expires_at is not None:
-            left = (request.expires_at - utc_now()).total_seconds()
+        if self.mode == ALLOW:
+            return Approve()
         try:
-            async with asyncio.timeout(left):
+            async with asyncio.timeout(_left(request)):
                 response = await self._client.request_permission(
                     self.session_id, self._transcript.pending_call(request), list(OPTIONS)
                 )
         except TimeoutError:
             return None
         return decision_in(response)
+
+    async def _ask_in_form(self, request: PendingRequest, form: Mapping[str, Any]) -> Any:
+        """The person's answer; `None` if there is none, or none in time."""
+        call = self._transcript.pending_call(request).tool_call_id
+        mode = schema.ElicitationFormSessionMode(
+            session_id=self.session_id,
+            tool_call_id=call,
+            requested_schema=schema.ElicitationSchema.model_validate(form),
+        )
+        message = request.prompt or f"{request.tool_name} waits for an answer."
+        try:
+            async with asyncio.timeout(_left(request)):
+                response = await self._client.create_elicitation(message, mode)
+        except TimeoutError:
+            return None
+        if not isinstance(response, schema.AcceptElicitationResponse):
+            return None
+        return value_in(request, response.content or {})
 
     # --- what the client sees --------------------------------------------------------------------
 
@@ -476,6 +512,13 @@ class Session:
         if pump is not None:
             pump.cancel()
             await asyncio.gather(pump, return_exceptions=True)
+
+
+def _left(request: PendingRequest) -> float | None:
+    """Seconds until *request* expires."""
+    if request.expires_at is None:
+        return None
+    return (request.expires_at - utc_now()).total_seconds()
 
 
 def usage_of(usage: Usage) -> schema.Usage:
