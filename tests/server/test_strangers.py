@@ -1,6 +1,7 @@
 """Each verb of each face, as somebody else: the answer for a context that is not there."""
 
 import asyncio
+import importlib.util
 import re
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
@@ -10,12 +11,14 @@ from starlette.routing import Route
 from tests.server.test_api import ADA, BEN, EVE
 from tests.server.test_quotas import FACES, RUN
 
+import looopy.server
 from looopy import Agent, AuthContext, open_stores, tool
-from looopy.server import AgentHost
+from looopy.server import AgentHost, mcp_api
 from looopy.server.app import create_app
 from looopy.server.auth import StaticTokens
 from looopy.testing import ScriptedProvider, text, tool_call
 
+EVERY_FACE = [*FACES, mcp_api]
 HERS, RUNS, UNKNOWN = "hers-1", "runs-1", "nope-1"
 
 
@@ -204,6 +207,10 @@ PUBLIC = {
     *("GET /healthz", "GET /readyz", "GET /openapi.json", "GET /v1/models"),
     *("GET /.well-known/agent-card.json", "GET /extendedAgentCard", "GET /v1/card"),
 }
+# Those whose calls need a session of their protocol: the module that tests them as a stranger.
+ELSEWHERE = {
+    f"{method} /mcp": "tests.server.mcp.test_streamable" for method in ("GET", "POST", "DELETE")
+}
 # The caller's own contexts.
 LISTS = {"GET /contexts": "/contexts", "GET /tasks": "/tasks"}
 # Requests that would make a context: that of another actor is refused as one that cannot be made.
@@ -241,7 +248,7 @@ async def serving():
 
     tokens = StaticTokens({ADA: "ada", BEN: "ben", EVE: {"actor_id": "ada", "tenant_id": "other"}})
     async with open_stores("memory:") as stores, AgentHost(build, stores) as host:
-        app = create_app(host, authenticate=tokens, faces=FACES)
+        app = create_app(host, authenticate=tokens, faces=EVERY_FACE)
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             world = SimpleNamespace(client=client, host=host, stores=stores, app=app)
@@ -346,4 +353,12 @@ async def test_every_route_is_in_the_table():
         there = {
             f"{method} {route.path}" for route in routes for method in route.methods - {"HEAD"}
         }
-    assert there == {*TABLE, *PUBLIC, *LISTS}
+    assert there == {*TABLE, *PUBLIC, *LISTS, *ELSEWHERE}
+    for module in ELSEWHERE.values():
+        assert importlib.util.find_spec(module) is not None
+
+
+def test_every_face_is_in_the_table():
+    """Those that `looopy.server` exports, and `looopy serve` mounts."""
+    faces = {name for name in dir(looopy.server) if name.endswith("_api")}
+    assert faces == {face.__name__ for face in EVERY_FACE}

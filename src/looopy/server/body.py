@@ -55,6 +55,16 @@ async def read_json(request: Request, limits: Limits) -> dict[str, Any]:
     return value
 
 
+def json_or_text(text: str) -> Any:
+    """The value of a text that is JSON and can be stored; else the text itself."""
+    try:
+        value = json.loads(text, parse_constant=_refuse_constant)
+        check(value)
+    except (ValueError, ValueRefused, RecursionError):
+        return text
+    return value
+
+
 def check_fields(body: Mapping[str, Any], known: Collection[str], path: str = "") -> None:
     """
     Refuse fields that the request does not have.

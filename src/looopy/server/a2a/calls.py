@@ -46,6 +46,7 @@ class Call:
 
     Attributes:
         problem: What A2A has no error for, or `None`.
+        reached: The SDK has read the request, and called a verb.
     """
 
     def __init__(self, auth: AuthContext, base: str, *, is_old: bool = False) -> None:
@@ -53,6 +54,7 @@ class Call:
         self.base = base
         self.is_old = is_old
         self.problem: Problem | None = None
+        self.reached = False
         self._streams: list[AsyncGenerator[Any, None]] = []
 
     @classmethod
@@ -79,6 +81,7 @@ class Call:
     @contextlib.contextmanager
     def errors(self) -> Iterator[None]:
         """Turn errors of looopy into errors of A2A."""
+        self.reached = True
         try:
             yield
         except A2AError:

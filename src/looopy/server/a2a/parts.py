@@ -8,7 +8,6 @@ part that no model takes is refused before anything is stored.
 from __future__ import annotations
 
 import base64
-import json
 import mimetypes
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from google.protobuf.json_format import (  # type: ignore[import-untyped]  # it 
 )
 from google.protobuf.struct_pb2 import Value  # type: ignore[import-untyped]  # as above
 
+from looopy.server.body import json_or_text
 from looopy.server.spoken import answer_in
 from looopy.tools.call.results import to_json_text
 from looopy.types.message import (
@@ -235,7 +235,4 @@ def _value(request: PendingRequest, text: str) -> Any:
         return text if heard is None else heard[request.request_id]  # the agent says what misfits
     if request.kind is PendingKind.AUTH:
         return text
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
+    return json_or_text(text)

@@ -13,6 +13,7 @@ import json
 import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
+from http import HTTPStatus
 from typing import Any, Final
 
 from a2a.server.context import ServerCallContext
@@ -115,6 +116,10 @@ class _Quiet(logging.Filter):
 _QUIET: Final = _Quiet()
 
 
+_MALFORMED: Final = Problem("the request is malformed: a part of it has a wrong type")
+_FAILED: Final = b'"code":-32603,'  # JSON-RPC's internal error
+
+
 class _Contexts(ServerCallContextBuilder):
     """Hands the call on to the handler, instead of the headers."""
 
@@ -151,7 +156,14 @@ class _Door:
                 return _Stream(await self._begun(response), call)
         except A2AError as error:  # the SDK's routes for 0.3 raise them
             response = self._error(error, None, request_id)
+        except Exception:
+            if call.reached:
+                raise
+            call.problem = _MALFORMED
+            response = Response()
         await call.close()
+        if not call.reached and _is_failure(response):
+            call.problem = _MALFORMED
         return response if call.problem is None else self._refusal(call.problem, request_id)
 
     async def _body(self, request: Request) -> dict[str, Any] | None:
@@ -215,6 +227,13 @@ class _Door:
         if reason is not None and details:
             details[0]["reason"] = reason
         return JSONResponse(said, code)
+
+
+def _is_failure(response: Response) -> bool:
+    """True if the SDK took an error for its own: it could not read the request."""
+    if response.status_code == HTTPStatus.INTERNAL_SERVER_ERROR:
+        return True
+    return _FAILED in bytes(response.body) if isinstance(response, JSONResponse) else False
 
 
 class _Stream(Response):

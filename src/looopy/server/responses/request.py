@@ -8,13 +8,14 @@ by name, unless it has the value that it would have had anyway: nothing is left 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from looopy.errors import ConfigurationError, ValueRefused
+from looopy.loop.output import output_type_of
+from looopy.server.body import json_or_text
 from looopy.server.responses.items import place_of
 from looopy.types.approval import Approve, Deny
 from looopy.types.config import ModelOptions
@@ -176,8 +177,9 @@ def _options(body: Mapping[str, Any]) -> ModelOptions | None:
     elif choice is not None:
         found["tool_choice"] = _a(str, body, "tool_choice")
     if body.get("reasoning") is not None:
-        effort = _a(dict, body, "reasoning").get("effort")
-        if effort is not None:
+        reasoning = _a(dict, body, "reasoning")
+        if reasoning.get("effort") is not None:
+            effort = _a(str, reasoning, "effort", "/reasoning")
             found["thinking_level"] = _EFFORT.get(effort, effort)
     try:
         return ModelOptions(**found) if found else None
@@ -196,7 +198,13 @@ def _schema(text: Any) -> Mapping[str, Any] | None:
         return None
     if chosen.get("type") != "json_schema":
         raise _refused("/text/format/type", "the format is text or json_schema")
-    return dict(_a(dict, chosen, "schema", "/text/format"))
+    schema = dict(_a(dict, chosen, "schema", "/text/format"))
+    try:
+        output_type_of(schema)
+    except ConfigurationError as error:
+        text = error.message.replace("output_type", "the schema", 1)
+        raise _refused("/text/format/schema", text) from None
+    return schema
 
 
 def _metadata(given: Any) -> Mapping[str, str]:
@@ -246,11 +254,7 @@ def _decision(item: Mapping[str, Any], path: str) -> Approve | Deny:
 
 def _value(item: Mapping[str, Any], path: str) -> Any:
     """The value of an answer: JSON if its text is JSON, else the text."""
-    output = _a(str, item, "output", path)
-    try:
-        return json.loads(output)
-    except ValueError:
-        return output
+    return json_or_text(_a(str, item, "output", path))
 
 
 def _message(item: Mapping[str, Any], path: str) -> list[UserBlock]:
