@@ -37,7 +37,7 @@ from looopy.types.state import Outcome
 
 _Json: TypeAlias = dict[str, Any]
 _MOST_RUNS: Final = 200
-_MOST_EVENTS: Final = 20_000
+_MOST_EVENTS: Final = 50_000
 _MOST_SPANS: Final = 2_000
 _PAGE = 500
 _LONGEST_TEXT = 300
@@ -47,7 +47,7 @@ async def timeline(stores: Stores, context_id: str, turn: int) -> _Json:
     """
     The runs that belong to *turn*, the oldest first, with their model calls, tool calls and marks.
 
-    A long turn is shown up to 20,000 events and 2,000 spans; `left_out` counts the other spans, and
+    A long turn is shown up to 50,000 events and 2,000 spans; `left_out` counts the other spans, and
     `complete` is false if events were left unread.
 
     Raises:

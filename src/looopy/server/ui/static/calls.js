@@ -37,14 +37,11 @@ export class CallCard {
     const known = this.conversation.calls.get(this.key);
     const decision = this.conversation.decisions.get(this.key);
     this.isOpen = !known || known.state === "running";
-    const running = this.isOpen && this.conversation.running && this.isNewest();
-    const names = {running: "has no result", done: "done", failed: "failed"};
-    const state = running ? "runs" : known ? names[known.state] : "called";
-    const kind = running ? "running" : known?.state === "running" ? "cut" : known?.state ?? "called";
+    const [kind, state] = this.standing(known);
     this.element.className = `call ${kind}`;
     fill(this.state, h("span", {class: "unseen"}, `${state}: `));
     const args = known?.args ?? this.call.arguments ?? this.call.invalid_arguments;
-    const said = known?.progress && running ? known.progress : brief(args);
+    const said = known?.progress && kind === "running" ? known.progress : brief(args);
     const seconds = known?.seconds === undefined ? null : duration(known.seconds);
     fill(
       this.brief,
@@ -57,12 +54,21 @@ export class CallCard {
     this.fillBody();
   }
 
-  /** True if no later message of the model is here. */
-  isNewest() {
-    for (const one of this.conversation.entries.values()) {
-      if (one.position > this.entry.position && one.message.role === "assistant") return false;
+  /**
+   * How it stands: for the eye, and in words.
+   *
+   * @param {import("./conversation.js").Call | undefined} known
+   * @returns {[string, string]}
+   */
+  standing(known) {
+    if (known && known.state !== "running") return [known.state, known.state];
+    if (this.entry.position >= this.conversation.newest) {
+      const pending = this.conversation.record?.pending ?? [];
+      const asks = pending.some((/** @type {any} */ one) => one.tool_call_id === this.call.id);
+      if (asks) return ["waiting", "waits for an answer"];
+      if (this.conversation.running) return ["running", "runs"];
     }
-    return true;
+    return known ? ["cut", "has no result"] : ["called", "was called"];
   }
 
   /** What is inside is made when somebody looks. */

@@ -246,8 +246,8 @@ export class Chat {
     for (const [turn, position] of last) {
       const known = this.conversation.turns.get(turn);
       if (!known?.ended_at) continue;
-      let after = this.shown.get(position);
-      for (let p = position; !after && p > position - 500; p -= 1) after = this.shown.get(p);
+      const before = Math.max(...[...this.shown.keys()].filter((one) => one <= position));
+      const after = this.shown.get(before);
       if (!after) continue;
       const made = this.turnEnd(known, position);
       this.ends.get(turn)?.remove();
@@ -348,15 +348,21 @@ export class Chat {
     }
     if (record.status === "busy") this.undoable = false;
     if (record.interrupted_turn && record.status !== "busy" && !record.pending.length) {
-      const text = record.error
-        ? `Turn ${record.interrupted_turn} failed: ${shortened(record.error, 300)}`
-        : `Turn ${record.interrupted_turn} was interrupted: its process ended. All that it had stored is here.`;
-      parts.push(bar(text, "Continue", act(() => conversation.resume()), "main"));
+      parts.push(bar(this.unfinished(record), "Continue", act(() => conversation.resume()), "main"));
     } else if (record.error && record.status === "failed") {
       parts.push(bar(`The turn failed: ${shortened(record.error, 300)}`, "Try again", act(() => conversation.resume()), "main"));
     }
     fill(this.after, parts);
     this.draw();
+  }
+
+  /** Why the last turn can be continued. @param {any} record */
+  unfinished(record) {
+    const turn = record.interrupted_turn;
+    if (record.error) return `Turn ${turn} failed: ${shortened(record.error, 300)}`;
+    const outcome = this.conversation.turns.get(turn)?.outcome;
+    if (outcome && outcome !== "interrupted") return `Turn ${turn} can be continued.`;
+    return `Turn ${turn} was interrupted: its process ended. All that it had stored is here.`;
   }
 
   // --- older messages, and where it is scrolled to -----------------------------------------------

@@ -10,7 +10,7 @@ import {Problem, at, call, follow, get} from "./api.js";
 
 export const CLIP = 20_000; // characters of a text that cross the wire unasked
 const PAGE = 40;
-const MOST_ENTRIES = 400; // messages that are kept: older ones are loaded again when asked for
+const MOST_SHOWN = 400; // messages that are kept: older ones are loaded again when asked for
 const SLOWEST_S = 2;
 const STREAM = ["status_change", "tool_execution_update", "thinking"]
   .map((name) => `include=${name}`)
@@ -48,6 +48,7 @@ export class Conversation extends EventTarget {
     this.older = null;
     this.connected = false;
     this.seq = 0;
+    this.newest = 0; // position of the model's last answer
     this.closing = new AbortController();
   }
 
@@ -108,6 +109,7 @@ export class Conversation extends EventTarget {
   /** Remember whose calls a message made. @param {Entry} entry */
   introduce(entry) {
     if (entry.message.role !== "assistant") return;
+    this.newest = Math.max(this.newest, entry.position);
     for (const block of entry.message.content) {
       if (block.type !== "toolCall") continue;
       const known = this.callers.get(block.id) ?? [];
@@ -129,10 +131,15 @@ export class Conversation extends EventTarget {
 
   /** Forget the oldest messages, if there are very many: they are a request away. */
   trim() {
-    if (this.entries.size <= MOST_ENTRIES * 1.25) return;
-    const positions = [...this.entries.keys()].sort((a, b) => a - b);
-    for (const one of positions.slice(0, -MOST_ENTRIES)) this.entries.delete(one);
-    this.older = positions.at(-MOST_ENTRIES) ?? null;
+    if (this.entries.size <= MOST_SHOWN * 1.25) return;
+    const positions = [...this.entries.values()]
+      .filter((one) => one.message.role !== "toolResult") // a call shows its result
+      .map((one) => one.position)
+      .sort((a, b) => a - b);
+    if (positions.length <= MOST_SHOWN * 1.25) return;
+    const first = positions[positions.length - MOST_SHOWN];
+    for (const one of this.entries.keys()) if (one < first) this.entries.delete(one);
+    this.older = first;
     this.emit("trimmed");
   }
 

@@ -203,7 +203,7 @@ class App {
     const name = said ? shortened(said, 80) : conversation?.id ?? "";
     fill(this.title, name);
     if (conversation) document.title = `${name} · looopy`;
-    const words = /** @type {Record<string, string>} */ ({running: "Running", waiting: "Waits for you", failed: "Failed", interrupted: "Interrupted", ready: "Ready"});
+    const words = /** @type {Record<string, string>} */ ({running: "Running", waiting: "Waits for you", failed: "Failed", interrupted: "Unfinished", ready: "Ready"});
     const status = record ? statusOf(record) : "";
     fill(
       this.facts,

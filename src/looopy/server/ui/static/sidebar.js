@@ -4,7 +4,7 @@
 
 import {get} from "./api.js";
 import {fill, h} from "./dom.js";
-import {shown, when} from "./text.js";
+import {when} from "./text.js";
 
 const EVERY_MS = 4000;
 const WAIT_MS = 250; // after a key, before a search begins
@@ -24,6 +24,8 @@ export class Sidebar {
     this.current = "";
     this.count = 40;
     this.last = "";
+    /** @type {Map<string, string>} */
+    this.titles = new Map();
     this.input = h("input", {
       type: "search",
       id: "search",
@@ -55,6 +57,7 @@ export class Sidebar {
   /** Read the list again. */
   async load() {
     const page = await get(`contexts?title=true&limit=${Math.min(200, this.count)}`);
+    for (const one of page.items) this.titles.set(one.context_id, one.title || one.context_id);
     if (this.input.value.trim()) return;
     this.more.hidden = page.next === null || this.count >= 200;
     const text = JSON.stringify([page.items, this.current]);
@@ -137,7 +140,7 @@ export class Sidebar {
       h(
         "a",
         {href},
-        h("span", {class: "title"}, shown(found.context_id)),
+        h("span", {class: "title", dir: "auto"}, this.titles.get(found.context_id) ?? found.context_id),
         h("span", {class: "faint"}, who[found.role] ?? found.role),
         h("span", {class: "snippet", dir: "auto"}, parts),
       ),
