@@ -15,9 +15,9 @@ from typing import Any
 import httpx
 import pytest
 from tests.web.app import STORY
+from tests.web.stories import Story
 
 ROOT = Path(__file__).parents[2]
-_LINES, _CHARS = 200, 2_000  # of a page, in the report of a failure
 
 
 class Served:
@@ -71,11 +71,9 @@ class Page:
         self.page = page
         self.address = address
         self.errors: list[str] = []
-        self._log: list[str] = []
+        self.story = Story(page)
         page.set_default_timeout(60_000)
         page.on("pageerror", lambda error: self.errors.append(str(error)))
-        for event in ("pageerror", "console", "request", "response", "requestfailed"):
-            page.on(event, lambda what, event=event: self._log.append(_line(event, what)))
 
     async def say(self, words: str) -> None:
         """Send a message, once the page is ready."""
@@ -91,28 +89,6 @@ class Page:
         """The messages that its client has."""
         return json.loads(await self.page.evaluate(f"JSON.stringify({where})"))
 
-    async def story(self) -> str:
-        """What it sent, got and logged, and what it shows."""
-        try:
-            async with asyncio.timeout(5):
-                shown = await self.page.evaluate("document.body.innerText")
-        except Exception as error:  # noqa: BLE001 - a page that is gone hides no failure
-            shown = repr(error)
-        return "\n".join([self.address, *self._log[-_LINES:], "it shows:", shown, ""])
-
-
-def _line(event: str, what: Any) -> str:
-    match event:
-        case "request" | "requestfailed":
-            text = f"{what.method} {what.url} {what.failure or what.post_data or ''}"
-        case "response":
-            text = f"{what.status} {what.request.method} {what.url}"
-        case "console":
-            text = f"{what.type}: {what.text}"
-        case _:
-            text = str(what)
-    return f"{event}: {text}"[:_CHARS]
-
 
 @pytest.fixture
 async def opened(
@@ -126,7 +102,7 @@ async def opened(
         return pages[-1]
 
     yield made
-    told = [await one.story() for one in pages]
+    told = [await one.story.told() for one in pages]
     request.node.add_report_section("teardown", "pages", "\n".join(told))
 
 

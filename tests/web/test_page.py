@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import uvicorn
 from tests.web.conftest import missing
+from tests.web.stories import Story
 
 from looopy import (
     Agent,
@@ -150,12 +151,16 @@ async def opened(browser: Any, url: str, modules: Path) -> AsyncIterator[Page]:
     if not axe.is_file():
         missing("axe-core is not installed")
     tab = await browser.new_page(viewport={"width": 1440, "height": 900})
-    page = Page(tab, url, axe)
-    await tab.goto(f"{url}/ui#token={TOKEN}")
-    await page.sees("text=New conversation")
-    assert await tab.evaluate("location.href") == f"{url}/ui"  # the token is gone from it
-    yield page
-    assert page.wrong == []
+    page, story = Page(tab, url, axe), Story(tab)
+    try:
+        await tab.goto(f"{url}/ui#token={TOKEN}")
+        await page.sees("text=New conversation")
+        assert await tab.evaluate("location.href") == f"{url}/ui"  # the token is gone from it
+        yield page
+        assert page.wrong == []
+    except Exception as error:
+        error.add_note(await story.told())
+        raise
 
 
 async def test_a_turn_that_is_killed_twice_goes_on_and_its_timeline_shows_how(
