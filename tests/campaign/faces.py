@@ -376,6 +376,7 @@ class Command(Events):
         self._news = asyncio.Condition()
         self._child: asyncio.subprocess.Process | None = None
         self._closed = False
+        self._steady = False  # not cut now
 
     async def watch(self) -> None:
         """Start the program, and cut its connections until the turn is over."""
@@ -386,7 +387,7 @@ class Command(Events):
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(patience):
                         await self.over.wait()
-                if self.left and self._events and self._proxy.cut():
+                if self.left and self._events and not self._steady and self._proxy.cut():
                     self.left -= 1
                     self.cuts += 1
             client = await self.server.client()
@@ -433,9 +434,13 @@ class Command(Events):
 
     async def see_closed(self, client: httpx.AsyncClient, request: Request, seen: Seen) -> None:
         """A line says that it waits, and another that it was decided."""
-        await self._until(lambda event: _asks(event, request))
-        seen()
-        await self._until(lambda event: _decides(event, request))
+        self._steady = True
+        try:
+            await self._until(lambda event: _asks(event, request))
+            seen()
+            await self._until(lambda event: _decides(event, request))
+        finally:
+            self._steady = False
 
     async def approve(self, client: httpx.AsyncClient, request: Request) -> None:
         """Run the command for it."""

@@ -153,13 +153,14 @@ def test_contexts_of_a_server_are_used_from_the_command_line(tmp_path, capsys, m
         listed = json.loads(run("list", "--json", "--limit", "1").out)
         assert [item["context_id"] for item in listed["items"]] == ["copy"]
         assert json.loads(run("show", "copy", "--json").out)["messages"][0]["position"] == 1
+        assert "copy 3 user: pay\n" in run("search", "pay").out
         gone = run("delete", "copy", "nowhere", "--yes", status=1)
         assert (gone.out, "no conversation 'nowhere'" in gone.err) == ("erased copy\n", True)
         assert run("list").out.split()[0] == "trip"
         assert "valid credentials" in run("list", "--token", "w" * 20, status=1).err
         assert "for a database" in run("list", "--owner", "ada", status=2).err
     assert "does not answer" in run("list", status=1).err
-    assert main(["contexts", "search", "word", "--db", "http://localhost:1"]) == 2
+    assert main(["contexts", "retain", "--older-than", "1d", "--db", "http://localhost:1"]) == 2
     assert main(["contexts", "cancel", "trip", "--server", "sqlite:///app.db"]) == 2
     assert main(["chat", "--model", "local", "--server", "http://localhost:1"]) == 2
     said = capsys.readouterr()

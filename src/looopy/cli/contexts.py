@@ -137,18 +137,30 @@ async def search_contexts(
     async with existing(place) as stores:
         with _naming_after():
             page = await stores.contexts.search(" ".join(query), limit=limit, **others)
-    if as_json:
-        items = [asdict(hit) for hit in page.items]
-        terminal.raw_line(json_line({"items": items, "next": page.next}))
-        return 0
-    for hit in page.items:
-        said = " ".join(hit.snippet.split())
-        terminal.line(f"{hit.context_id} {hit.position} {hit.role}: {said}")
-    if not page.items:
-        terminal.notice(f"No message has these words in {shown_place(place)}.")
-    elif page.next is not None:
-        terminal.notice(f"More with --after {page.next}")
+    items = [asdict(hit) for hit in page.items]
+    show_hits(terminal, items, page.next, shown_place(place), as_json=as_json)
     return 0
+
+
+def show_hits(
+    terminal: Terminal,
+    items: Sequence[Mapping[str, Any]],
+    following: str | None,
+    place: str,
+    *,
+    as_json: bool,
+) -> None:
+    """Print what a search in *place* has found; *following* is where the next page begins."""
+    if as_json:
+        terminal.raw_line(json_line({"items": items, "next": following}))
+        return
+    for hit in items:
+        said = " ".join(hit["snippet"].split())
+        terminal.line(f"{hit['context_id']} {hit['position']} {hit['role']}: {said}")
+    if not items:
+        terminal.notice(f"No message has these words in {place}.")
+    elif following is not None:
+        terminal.notice(f"More with --after {following}")
 
 
 async def fork_context(

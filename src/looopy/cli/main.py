@@ -193,16 +193,18 @@ def _add_contexts(commands: argparse._SubParsersAction[argparse.ArgumentParser])
         help="the last message to share, where a turn ends; by default the newest",
     )
     _add_erasing(actions)
-    functions = {listing: "list_contexts", show: "show_context", fork: "fork_context"}
+    functions = {
+        listing: "list_contexts",
+        show: "show_context",
+        search: "search_contexts",
+        fork: "fork_context",
+    }
     for action, function in functions.items():
         _add_place(action)
         action.add_argument(
             "--json", dest="as_json", action="store_true", help="print one JSON object"
         )
         action.set_defaults(run=_command("contexts", function, on_server="contexts"))
-    search.add_argument("--db", dest="url", metavar="URL", help=_DB_HELP)
-    search.add_argument("--json", dest="as_json", action="store_true", help="print one JSON object")
-    search.set_defaults(run=_command("contexts", "search_contexts"))
     _add_speaking(actions)
     _add_archives(actions)
 

@@ -236,9 +236,6 @@ class _Api:
         record = await self._known(request, auth)
         limit, store = self._limit(request), self._host.stores_for(auth).messages
         most, hidden = _clip(request), _flag(request, "include_hidden")
-        if _flag(request, "newest"):
-            recent = await store.recent(record.context_id, limit=limit)
-            return JSONResponse({"items": [_placed(one, most) for one in recent], "next": None})
         before = request.query_params.get("before")
         if before is not None:
             below = min(_whole(before, "/before"), record.last_position + 1)

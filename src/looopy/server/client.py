@@ -48,6 +48,7 @@ _FIRST_PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 2.0
 _AWAY: Final = frozenset({502, 503, 504})  # the server, or a proxy before it
 _FINAL: Final = frozenset({"context_not_found", "unauthorised"})
+_BEYOND: Final = 10**15  # no context has so many messages
 _LOCAL: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
@@ -102,6 +103,22 @@ class MessageItem(TypedDict):
     position: int
     turn: int
     message: dict[str, Any]
+
+
+class HitItem(TypedDict):
+    """A message that a search has found."""
+
+    context_id: str
+    position: int
+    role: str
+    snippet: str
+
+
+class HitPage(TypedDict):
+    """A page of hits; `next` is the `after` of the next one, or `None`."""
+
+    items: list[HitItem]
+    next: str | None
 
 
 class ContextPage(TypedDict):
@@ -172,6 +189,18 @@ class Client:
         found = await self._ask("GET", "/contexts", params={**asked, "tag": list(tags)})
         return cast("ContextPage", found)
 
+    async def search(
+        self,
+        query: str,
+        *,
+        context_id: str | None = None,
+        after: str | None = None,
+        limit: int | None = None,
+    ) -> HitPage:
+        """A page of the caller's messages that have all words of *query*."""
+        asked = {"query": query, "context_id": context_id, "after": after, "limit": limit}
+        return cast("HitPage", await self._ask("GET", "/search", params=_without_none(asked)))
+
     async def context(self, context_id: str) -> ContextItem:
         """
         A context as it is now.
@@ -194,7 +223,7 @@ class Client:
     async def newest_messages(self, context_id: str, limit: int) -> list[MessageItem]:
         """The newest messages, at most *limit*, the oldest of them first."""
         path = f"{_path(context_id)}/messages"
-        page = await self._ask("GET", path, params={"newest": "true", "limit": limit})
+        page = await self._ask("GET", path, params={"before": _BEYOND, "limit": limit})
         return cast("list[MessageItem]", page["items"])
 
     async def events(

@@ -371,7 +371,6 @@ def description(limits: Limits) -> Json:
                 _ref("MessagePage"),
                 parameters=[
                     *by_number,
-                    _query("newest", {"type": "boolean"}, "The newest ones instead, one page."),
                     _query("before", _NUMBER, "The newest ones below this position instead."),
                     _query("include_hidden", {"type": "boolean"}, "Those too that were rewound."),
                     clip,

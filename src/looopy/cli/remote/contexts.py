@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import Any, Final
 
-from looopy.cli.contexts import context_line, show_message, turn_line
+from looopy.cli.contexts import context_line, show_hits, show_message, turn_line
 from looopy.cli.erasing import agrees
 from looopy.cli.remote.connection import Away, connect
 from looopy.cli.remote.view import View
@@ -131,6 +131,26 @@ async def show_context(url: str, context_id: str, *, token: str | None, as_json:
                 if shown == message["turn"]:
                     terminal.line(f"\n{turn_line(turn)}")
             show_message(terminal, message["position"], message_from_json(message["message"]))
+    return 0
+
+
+async def search_contexts(
+    url: str,
+    query: Sequence[str],
+    *,
+    token: str | None,
+    as_json: bool,
+    context_id: str | None,
+    owner: str | None,
+    after: str | None,
+    limit: int,
+) -> int:
+    """Print the caller's messages that have all words of *query*: a line each, or one object."""
+    _refuse({"owner": owner}, owner="--owner")
+    terminal = Terminal(quiet_out=True)
+    async with _reaching(url, token, terminal) as client:
+        page = await client.search(" ".join(query), context_id=context_id, after=after, limit=limit)
+    show_hits(terminal, page["items"], page["next"], client.url, as_json=as_json)
     return 0
 
 
