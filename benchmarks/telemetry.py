@@ -5,6 +5,9 @@ Rounds with and without alternate, so that the machine's other work falls on bot
 to a collector in a process of its own, by OpenTelemetry's batches over HTTP. All threads count. A
 scrape of the metrics comes by the clock, not by the turn, so it is measured apart.
 
+A turn of kind `wire` is a turn as users have them: OpenAI's SDK reads an answer of 40 pieces from
+a server on loopback. In `text` and `tool` a script stands in for the model: the worst case.
+
     python -m benchmarks.telemetry              some minutes
     python -m benchmarks.telemetry --rounds 4   fewer
 """
@@ -28,17 +31,34 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from prometheus_client import REGISTRY, generate_latest
 
 from looopy import Agent, tool
+from looopy.llm import OpenAIProvider
+from looopy.llm.provider import LLMProvider
 from looopy.telemetry import configure
 from looopy.testing import ScriptedProvider, text, tool_call
 
-TURNS = 100
+TURNS = 25
 SINK = """
+import json
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+def chunk(**more):
+    one = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": []}
+    return b"data: " + json.dumps(one | more).encode() + bytes([10, 10])
+def piece(delta, finish=None):
+    return chunk(choices=[{"index": 0, "delta": delta, "finish_reason": finish}])
+USED = {"prompt_tokens": 100, "completion_tokens": 40, "total_tokens": 140}
+ANSWER = b"".join(piece({"content": "It is three. "}) for _ in range(40)) + piece({}, "stop")
+ANSWER += chunk(usage=USED) + b"data: [DONE]" + bytes([10, 10])
 class Sink(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     def do_POST(self):
         self.rfile.read(int(self.headers["Content-Length"]))
         self.send_response(200)
+        if "chat" in self.path:
+            self.send_header("Content-Type", "text/event-stream")
+            self.send_header("Content-Length", str(len(ANSWER)))
+            self.end_headers()
+            self.wfile.write(ANSWER)
+            return
         self.send_header("Content-Length", "0")
         self.end_headers()
     def log_message(self, *args):
@@ -61,9 +81,13 @@ def script(kind: str) -> list:
     return [tool_call("add", a=1, b=2), text(ANSWER)] if kind == "tool" else [text(ANSWER)]
 
 
-async def round_of(kind: str, url: str, name: str, end: Callable[[], object]) -> float:
+async def round_of(
+    kind: str, url: str, name: str, end: Callable[[], object], port: str = ""
+) -> float:
     """CPU milliseconds of a turn, over `TURNS` turns of a new context, with `end()` after them."""
-    model = ScriptedProvider(script(kind), repeat=True, chunk_chars=12)
+    model: LLMProvider = ScriptedProvider(script(kind), repeat=True, chunk_chars=12)
+    if kind == "wire":
+        model = OpenAIProvider("m", base_url=f"http://127.0.0.1:{port}/v1", api_key="k")
     async with Agent(name, llm_provider=model, tools=[add], stores=url) as agent:
         await agent.execute_turn("Warm up.")
         end()
@@ -87,9 +111,9 @@ async def compare(kind: str, backend: str, port: str, rounds: int) -> None:
         url = "memory:" if backend == "memory" else f"sqlite:///{Path(folder) / 'b.db'}"
         for number in range(rounds):
             configure(enabled=False)
-            plain.append(await round_of(kind, url, f"off-{number}", lambda: None))
+            plain.append(await round_of(kind, url, f"off-{number}", lambda: None, port))
             configure(tracer_provider=tracers, meter_provider=meters)
-            watched.append(await round_of(kind, url, f"on-{number}", tracers.force_flush))
+            watched.append(await round_of(kind, url, f"on-{number}", tracers.force_flush, port))
     configure()
     began = time.process_time()
     generate_latest(REGISTRY)
@@ -104,13 +128,13 @@ async def compare(kind: str, backend: str, port: str, rounds: int) -> None:
 def main() -> None:
     """Run them all."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--rounds", type=int, default=40)
     rounds = parser.parse_args().rounds
     with subprocess.Popen([sys.executable, "-c", SINK], stdout=subprocess.PIPE, text=True) as sink:
         try:
             port = sink.stdout.readline().strip()
             for backend in ("sqlite", "memory"):
-                for kind in ("text", "tool"):
+                for kind in ("wire", "text", "tool"):
                     asyncio.run(compare(kind, backend, port, rounds))
         finally:
             sink.kill()

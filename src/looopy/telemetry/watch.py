@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 
 from opentelemetry.context import Context, attach
 from opentelemetry.trace import (
+    INVALID_SPAN,
     Link,
     NonRecordingSpan,
     Span,
@@ -107,8 +108,8 @@ class TurnWatch(_Watch):
         self._owns = self._waits = self._over = False
         self._model: dict[str, Any] = {}
         self._counted = NO_USAGE
-        self._span: Span = NonRecordingSpan(SpanContext(0, 0, is_remote=False))
-        self._context = Context()
+        self._span = INVALID_SPAN
+        self._context = NO_CONTEXT
         self._chat: Span | None = None
         self._chat_began = 0.0
 
@@ -277,10 +278,16 @@ class TurnWatch(_Watch):
         self._count_rest(result.usage)
         span = self._span
         if span.is_recording():
-            found = _of_usage(result.usage)
-            found[names.OUTCOME] = result.outcome.value
-            found[names.ITERATIONS] = len(result.iterations)
-            found[names.FINISH_REASONS] = (finish_reason(result.stop_reason),)
+            used = result.usage
+            found: dict[str, Any] = {
+                names.OUTCOME: result.outcome.value,
+                names.ITERATIONS: len(result.iterations),
+                # Not by the names of a chat: a viewer that adds up a trace would count them twice.
+                names.TURN_INPUT: input_tokens(used),
+                names.TURN_OUTPUT: used.output,
+            }
+            if used.cost is not None and used.cost.complete:
+                found[names.TURN_COST] = used.cost.total
             found |= {k: v for k, v in self._model.items() if k in _OF_MODEL}
             span.set_attributes(found)
         self._close((kind or names.OTHER) if failed else None, result.outcome.value)
