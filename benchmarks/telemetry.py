@@ -36,7 +36,7 @@ from looopy.llm.provider import LLMProvider
 from looopy.telemetry import configure
 from looopy.testing import ScriptedProvider, text, tool_call
 
-TURNS = 25
+TURNS = 128  # 256 spans: OpenTelemetry sends up to 512 in one request
 SINK = """
 import json
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -128,14 +128,16 @@ async def compare(kind: str, backend: str, port: str, rounds: int) -> None:
 def main() -> None:
     """Run them all."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=40)
-    rounds = parser.parse_args().rounds
+    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--kinds", nargs="+", default=["wire", "text", "tool"])
+    parser.add_argument("--backends", nargs="+", default=["sqlite", "memory"])
+    given = parser.parse_args()
     with subprocess.Popen([sys.executable, "-c", SINK], stdout=subprocess.PIPE, text=True) as sink:
         try:
             port = sink.stdout.readline().strip()
-            for backend in ("sqlite", "memory"):
-                for kind in ("wire", "text", "tool"):
-                    asyncio.run(compare(kind, backend, port, rounds))
+            for backend in given.backends:
+                for kind in given.kinds:
+                    asyncio.run(compare(kind, backend, port, given.rounds))
         finally:
             sink.kill()
 

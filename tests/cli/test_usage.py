@@ -42,13 +42,21 @@ async def converse(stores):
     inner = Agent("i", llm_provider=Priced([text("in")]), agent_name="inner").as_tool(
         "inner", "Do."
     )
-    script = [text("1"), text("2"), tool_call("inner", prompt="x"), text("3"), text("4")]
+    script = [
+        text("1"),
+        text("2"),
+        tool_call("inner", prompt="x"),
+        text("3"),
+        text("4"),
+        text("Sum."),
+    ]
     async with Agent("a", llm_provider=Priced(script), tools=[inner], stores=stores) as agent:
         for said in ("one", "two", "three"):
             await agent.execute_turn(said, ADA)
         await agent.fork("fork", at=4)
         await agent.rewind(2)
         await agent.execute_turn("four", ADA)
+        assert await agent.compact() is not None  # paid for between two turns
     async with Agent("fork", llm_provider=Priced([text("5")]), stores=stores) as agent:
         await agent.execute_turn("five", ADA)
     broken = failure(RateLimited("no more", retryable=False))
@@ -75,7 +83,7 @@ async def test_all_sums_add_up_to_what_the_contexts_have_used(tmp_path, kind, mo
     async with open_stores(url) as stores:
         await converse(stores)
         expected = await whole(stores)
-        assert (expected.cost.total, expected.cost.complete) == (7 * 0.25, False)
+        assert (expected.cost.total, expected.cost.complete) == (8 * 0.25, False)
         for by in ((), *((one,) for one in DIMENSIONS), DIMENSIONS):
             found = await sum_usage(stores, by=by)
             total = sum((one.usage for one in found.values()), NO_USAGE)
@@ -84,13 +92,16 @@ async def test_all_sums_add_up_to_what_the_contexts_have_used(tmp_path, kind, mo
         assert by_model["acme/large"].calls == 7
         assert by_model["acme/large"].usage.cost == Cost(total=7 * 0.25)
         assert by_model["scripted/scripted"].usage.cost is None
-        assert by_model[None].usage.cost is None  # of the message that was cleared
+        # The summary, whose price is known, and what was cleared, whose price is not.
+        assert by_model[None].usage.cost == Cost(total=0.25, complete=False)
         by_context = {k.context: v for k, v in (await sum_usage(stores, by=["context"])).items()}
         assert by_context["fork"].usage.cost.total == 0.25
         assert "never-used" not in by_context
         today = datetime.now(UTC).date()
         only = {"owner": "ada", "since": today - timedelta(days=1), "until": today}
-        assert sum(one.calls for one in (await sum_usage(stores, **only)).values()) == 7
+        days = await sum_usage(stores, **only)
+        assert sum(one.calls for one in days.values()) == 7
+        assert sum(one.usage.cost.total for one in days.values()) == 7 * 0.25  # it has no day
         assert await sum_usage(stores, until=date(2020, 1, 1)) == {}
         with pytest.raises(ValueRefused):
             await sum_usage(stores, by=["tool"])
@@ -115,26 +126,28 @@ async def test_the_program_prints_them_in_three_forms(tmp_path, capsys):
     assert status == 0
     head, *lines = table.splitlines()
     assert head.split() == COLUMNS.split()
-    assert [line.split("  ")[-1].strip() for line in lines][-2:] == ["unknown", "$1.7500 + unknown"]
+    assert [line.split("  ")[-1].strip() for line in lines][-2:] == ["unknown", "$2.0000 + unknown"]
     assert lines[0].startswith("ada ")
     assert "\x1b" not in table
     status, out, _ = await run("--by", "owner", "--by", "day", "--format", "csv")
     rows = list(csv.DictReader(io.StringIO(out)))
-    ada, ben = rows
+    ada, ben, undated = rows
     assert (ada["owner"], ben["owner"]) == ("ada", 'ben␛[31m, the "second"')
     assert ada["day"] == ben["day"] == datetime.now(UTC).date().isoformat()
+    assert (undated["owner"], undated["day"], undated["cost_usd"]) == ("ada", "", "0.25")
     assert [(row["cost_usd"], row["cost_complete"]) for row in rows] == [
         ("1.75", "true"),
         ("", "false"),
+        ("0.25", "true"),
     ]
     status, out, _ = await run("--by", "model", "--format", "json")
     found = json.loads(out)
-    assert found["total"]["cost_usd"] == 1.75
+    assert found["total"]["cost_usd"] == 2
     assert found["total"]["cost_complete"] is False
     assert {one["model"]: one["cost_usd"] for one in found["items"]} == {
         "acme/large": 1.75,
         "scripted/scripted": None,
-        None: None,
+        None: 0.25,
     }
     status, out, err = await run("--since", "2020-01-01", "--until", "2020-01-02")
     assert (status, out) == (0, "")

@@ -253,6 +253,19 @@ async def test_telemetry_that_fails_costs_no_turn(kept, caplog):
     assert [one.sum for one in kept.metrics()[names.TURNS_RUNNING]] == [0]
 
 
+class Watched(OTLPSpanExporter):
+    """Keeps the threads that wait for the collector."""
+
+    def __init__(self, url):
+        super().__init__(url)
+        self.threads = set()
+
+    def export(self, spans):
+        """Note the thread."""
+        self.threads.add(threading.get_ident())
+        return super().export(spans)
+
+
 @pytest.mark.parametrize("answer", [None, b"", b"HTTP/1.1 200 OK\r\n\r\n<html>", b"\x00\xff\r\n"])
 async def test_no_turn_waits_for_a_collector(kept, answer):
     """It hangs, breaks off, or answers nonsense: the turn has ended before the answer."""
@@ -272,14 +285,14 @@ async def test_no_turn_waits_for_a_collector(kept, answer):
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
         server.daemon_threads = True
         threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-        exporter = OTLPSpanExporter(f"http://127.0.0.1:{server.server_address[1]}/v1/traces")
+        exporter = Watched(f"http://127.0.0.1:{server.server_address[1]}/v1/traces")
         kept.tracers.add_span_processor(BatchSpanProcessor(exporter, schedule_delay_millis=1))
         model = ScriptedProvider([text("1"), text("2")])
         async with Agent("a", llm_provider=model) as agent:
             await agent.execute_turn("hi")
             await asyncio.to_thread(asked.wait)
             assert (await agent.execute_turn("hi")).text == "2"
-            assert not release.is_set()
+            assert threading.get_ident() not in exporter.threads
         exporter.shutdown()
         release.set()
         server.shutdown()

@@ -31,10 +31,13 @@ def watch_turn(context_id: str, agent_name: str, redact: Redact) -> TurnWatch | 
     instruments = _instruments()
     if instruments is None:
         return None
-    from looopy.telemetry.content import Content
     from looopy.telemetry.watch import TurnWatch
 
-    content = Content(redact, CHOSEN.redact) if CHOSEN.shows_content else None
+    content = None
+    if CHOSEN.shows_content:
+        from looopy.telemetry.content import Content
+
+        content = Content(redact, CHOSEN.redact)
     return TurnWatch(instruments, context_id, agent_name, content)
 
 
