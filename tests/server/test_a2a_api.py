@@ -157,10 +157,10 @@ class Caller:
 
 
 @asynccontextmanager
-async def calling(url, token=ADA, bindings=("JSONRPC", "HTTP+JSON")):
+async def calling(url, token=ADA, bindings=("JSONRPC", "HTTP+JSON"), patience_s=30):
     """Clients, one for each binding."""
     headers = {"Authorization": f"Bearer {token}"}
-    async with httpx.AsyncClient(headers=headers, timeout=30) as http:
+    async with httpx.AsyncClient(headers=headers, timeout=patience_s) as http:
         card = await A2ACardResolver(http, url).get_agent_card()
         yield [Caller(http, card, binding) for binding in bindings]
 

@@ -60,7 +60,7 @@ async def serving(stores, limits=None, grace_s=5):
 async def connected(url, token=ADA, era="auto", person=None):
     """A client with a token."""
     headers = {"Authorization": f"Bearer {token}"}
-    async with httpx2.AsyncClient(headers=headers, timeout=60) as http:
+    async with httpx2.AsyncClient(headers=headers, timeout=300) as http:
         transport = streamable_http_client(url, http_client=http)
         async with Client(transport, elicitation_callback=person, mode=era) as client:
             yield client

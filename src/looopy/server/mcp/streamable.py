@@ -70,9 +70,12 @@ class Endpoint:
         await self._started.wait()
 
     async def _run(self) -> None:
-        async with self._manager.run():
-            self._started.set()
-            await self._stop.wait()
+        try:
+            async with self._manager.run():
+                self._started.set()
+                await self._stop.wait()
+        finally:
+            self._started.set()  # whoever waits for it gets the SDK's error
 
     async def aclose(self) -> None:
         """End the sessions. Their turns may end: the host decides how long they have."""

@@ -35,7 +35,8 @@ _logger = logging.getLogger("looopy")
 _LOOK_S: Final = 10.0  # between two looks at a context whose bell does not ring
 _SCAN_S: Final = 30.0  # between two looks for configurations of other processes
 _KEEP_S: Final = 3600.0  # how long a configuration can be read once its task is over
-_AT_ONCE: Final = 32  # requests
+_AT_ONCE: Final = 128  # requests
+_MOST_DOUBLINGS: Final = 30
 _AGAIN_S: Final = 1.0  # after a failure of the store
 
 
@@ -129,6 +130,11 @@ class Deliveries:
                 await asyncio.sleep(_AGAIN_S)
             except HostClosed:
                 return
+            except (
+                LooopyError
+            ) as error:  # such as too many agents, to end the turn of a dead process
+                _logger.warning("push notifications of a task wait: %s", error)
+                await asyncio.sleep(_LOOK_S)
             except Exception:
                 _logger.exception("push notifications of a task stopped")
                 return
@@ -211,7 +217,9 @@ class Deliveries:
         if failure.is_final or failures >= options.attempts:
             _logger.warning("%s gets no more push notifications of its task: %s", host, failure)
             return replace(failed, ended_at=now(), gave_up=True)
-        pause_s = min(options.pause_s * 2 ** (failures - 1), options.longest_pause_s)
+        pause_s = min(
+            options.pause_s * 2 ** min(failures - 1, _MOST_DOUBLINGS), options.longest_pause_s
+        )
         _logger.info("a push notification to %s failed: %s", host, failure)
         return replace(failed, due=now() + pause_s * random.uniform(0.75, 1.0))  # noqa: S311
 
