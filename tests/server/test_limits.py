@@ -252,8 +252,9 @@ OF_THE_SERVER = {
         7, lambda w, n: w.client.get(f"/contexts?limit={n}"), 400, "invalid_request", "/limit"
     ),
 }
-# Times: the test that shows them.
+# Times, and a limit that refuses nothing: the test that shows them.
 TIMES = {
+    "page_bytes": "test_limits:test_a_page_of_messages_ends_before_it_is_too_long",
     "body_s": "test_bad_requests:test_a_body_that_does_not_come_is_not_waited_for",
     "send_s": "test_wire:test_a_reader_that_does_not_read_is_cut_off",
     "heartbeat_s": "test_wire:test_streams_are_counted_and_closed_streams_are_not",
@@ -381,6 +382,23 @@ async def test_a_limit_holds_at_its_value_and_not_beyond(name):
         assert ("retry-after" in answer.headers) == (answer.status_code in (429, 503))
         if name not in COUNTED:
             assert everything(world) == world.before
+
+
+async def test_a_page_of_messages_ends_before_it_is_too_long():
+    """One message at least; the pages together have each message once, in order."""
+    async with serving(Limits(page_bytes=3000)) as world:
+        for size in (10, 2000, 500, 4000, 100):
+            await say(world, "c", "x" * size)
+            await ended(world, "c")
+        for query, sizes in (("", [4, 2, 1, 3]), ("&limit=2", [2, 2, 2, 1, 2, 1])):
+            after, pages = 0, []
+            while after is not None:
+                page = await world.client.get(f"/contexts/c/messages?after={after}{query}")
+                assert len(page.content) < 3100 or len(page.json()["items"]) == 1
+                pages.append([one["position"] for one in page.json()["items"]])
+                after = page.json()["next"]
+            assert [place for page in pages for place in page] == list(range(1, 11))
+            assert [len(page) for page in pages] == sizes
 
 
 # Requests up to the last one are stored; the last one is not.

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
 from functools import partial
 from typing import Any, Final, TypeAlias, cast
 from urllib.parse import quote
@@ -33,7 +34,7 @@ from looopy.server.items import (
 )
 from looopy.server.problems import Problem
 from looopy.server.site import Site
-from looopy.server.sse import EventStream, Frames, framed, place_of
+from looopy.server.sse import EventStream, Frames, framed, json_text, place_of
 from looopy.server.timeline import timeline
 from looopy.stores.base import MessageStore
 from looopy.stores.records import ContextRecord, MessageRecord
@@ -44,6 +45,7 @@ from looopy.types.message import UserMessage
 from looopy.types.message_json import message_from_json
 
 _PAGE = 50
+_AT_ONCE = 32  # messages that are read together
 _TITLE_CHARS = 80
 # Types that a browser shows without running anything in them.
 _SHOWN: Final = frozenset(
@@ -242,13 +244,22 @@ class _Api:
             found, following = await _below(store, record.context_id, below, limit, hidden=hidden)
             items = [_placed(one, most) for one in found]
             return JSONResponse({"items": items, "next": following})
-        found = await store.records(
-            record.context_id,
-            after=_after(request),
-            limit=limit + 1,
-            include_hidden=hidden,
-        )
-        return _page([_placed(one, most) for one in found], limit, "position")
+        reading = _read(store, record.context_id, _after(request), limit + 1, hidden=hidden)
+        room = self._site.limits.page_bytes
+        said: list[bytes] = []
+        upto: int | None = None
+        async with aclosing(reading) as messages:
+            async for one in messages:
+                item = json_text(_placed(one, most)).encode()
+                room -= len(item)
+                if said and (room < 0 or len(said) == limit):
+                    break
+                said.append(item)
+                upto = one.position
+            else:
+                upto = None
+        end = f'],"next":{"null" if upto is None else upto}}}'.encode()
+        return Response(b'{"items":[' + b",".join(said) + end, media_type="application/json")
 
     async def message(self, request: Request) -> Response:
         """One message, whole: `GET /contexts/{id}/messages/{position}`."""
@@ -437,6 +448,19 @@ def _placed(record: MessageRecord, most: int | None) -> dict[str, Any]:
 def _accepted(record: ContextRecord) -> Response:
     turn = record.turn_count if record.open_turn is None else record.open_turn.turn
     return JSONResponse({"context_id": record.context_id, "turn": turn}, 202)
+
+
+async def _read(
+    store: MessageStore, context_id: str, after: int, limit: int, *, hidden: bool
+) -> AsyncGenerator[MessageRecord, None]:
+    """At most *limit* messages behind *after*, read a few at a time: each may be large."""
+    while limit > 0:
+        most = min(limit, _AT_ONCE)
+        found = await store.records(context_id, after=after, limit=most, include_hidden=hidden)
+        for one in found:
+            yield one
+            after = one.position
+        limit = limit - most if len(found) == most else 0
 
 
 def _page(items: list[dict[str, Any]], limit: int, key: str) -> Response:
