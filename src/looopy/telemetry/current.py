@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from looopy.telemetry.watch import TurnWatch
 
 _made: tuple[object, object, Instruments] | None = None
+_of_traces: Any = None  # OpenTelemetry's modules, once they are there
+_of_metrics: Any = None
 
 
 def watch_turn(context_id: str, agent_name: str, redact: Redact) -> TurnWatch | None:
@@ -57,16 +59,18 @@ def note_recovery(context_id: str, turn: int, trace: str | None, started_at: dat
 
 def _instruments() -> Instruments | None:
     """Those of the providers that are set now; `None` if neither of them does anything."""
-    global _made  # noqa: PLW0603 - one for the process, as OpenTelemetry's providers are
-    loaded = sys.modules
-    if "opentelemetry.trace" not in loaded and "opentelemetry.metrics" not in loaded:
-        return None
+    global _made, _of_traces, _of_metrics  # noqa: PLW0603 - as OpenTelemetry's providers are
     if not CHOSEN.enabled:
         return None
-    from opentelemetry import metrics, trace
+    if _of_traces is None:
+        loaded = sys.modules
+        if "opentelemetry.trace" not in loaded and "opentelemetry.metrics" not in loaded:
+            return None
+        from opentelemetry import metrics, trace
 
-    tracers = CHOSEN.tracer_provider or trace.get_tracer_provider()
-    meters = CHOSEN.meter_provider or metrics.get_meter_provider()
+        _of_traces, _of_metrics = trace, metrics
+    tracers = CHOSEN.tracer_provider or _of_traces.get_tracer_provider()
+    meters = CHOSEN.meter_provider or _of_metrics.get_meter_provider()
     if _made is not None and _made[0] is tracers and _made[1] is meters:
         return _made[2]
     if not (_does_something(tracers) or _does_something(meters)):

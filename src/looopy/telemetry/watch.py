@@ -108,7 +108,7 @@ class TurnWatch(_Watch):
         self._owns = self._waits = self._over = False
         self._model: dict[str, Any] = {}
         self._counted = NO_USAGE
-        self._span = INVALID_SPAN
+        self._span: Span = INVALID_SPAN
         self._context = NO_CONTEXT
         self._chat: Span | None = None
         self._chat_began = 0.0
