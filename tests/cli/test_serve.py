@@ -69,6 +69,7 @@ def serving(folder, *more, app=APP):
             place = process.stdout.readline().split()[-1]
             assert process.stdout.readline().startswith("contexts:")
             assert process.stdout.readline() == f"token: {TOKEN}\n"
+            assert process.stdout.readline() == f"page: {place}/ui#token={TOKEN}\n"
             headers = {"Authorization": f"Bearer {TOKEN}"}
             with httpx.Client(base_url=place, headers=headers, timeout=60) as client:
                 yield process, client

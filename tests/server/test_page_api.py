@@ -193,6 +193,7 @@ async def test_the_timeline_shows_each_run_of_a_turn_that_was_cut_twice():
     assert [run["spans"][-1]["ended"] for run in runs[:2]] == [None, None]
     for run, following in pairwise(runs):
         assert (run["last_sign"] is not None) == (run["outcome"] == "interrupted")
+        assert run["last_sign"] is None or run["last_sign"] < run["ended"]
         last = run["last_sign"] or run["ended"]
         assert run["started"] <= run["spans"][-1]["started"] <= last
         assert last <= run["ended"] <= following["started"]

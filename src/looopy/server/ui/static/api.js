@@ -72,7 +72,7 @@ export async function download(path, most = Infinity) {
   const answer = await checked(await fetch(new URL(path, ROOT), {headers: headers()}));
   const reader = /** @type {ReadableStream<Uint8Array>} */ (answer.body).getReader();
   const parts = [];
-  for (let read = 0; ; ) {
+  for (let read = 0; ;) {
     const {done, value} = await reader.read();
     if (done) return {blob: new Blob(parts), whole: true};
     parts.push(/** @type {BlobPart} */ (value));
@@ -111,7 +111,7 @@ export async function* follow(path, signal, opened) {
   opened?.();
   const body = /** @type {ReadableStream<any>} */ (answer.body);
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
-  for (let rest = ""; ; ) {
+  for (let rest = ""; ;) {
     const {done, value} = await reader.read();
     if (done) return;
     const blocks = (rest + value).split("\n\n");

@@ -12,7 +12,8 @@ import {count, size, when} from "./text.js";
 const MOST = 200_000; // bytes that are looked at
 const MOST_ROWS = 200;
 const PICTURES = /^image\/(png|jpeg|gif|webp)$/;
-const TEXTS = /^(text\/|application\/(json|x-ndjson|xml|javascript|x-yaml|yaml|toml|sql)|image\/svg)/;
+const TEXTS =
+  /^(text\/|application\/(json|x-ndjson|xml|javascript|x-yaml|yaml|toml|sql)|image\/svg)/;
 
 /**
  * The panel: fills an element with the list.
@@ -24,7 +25,11 @@ const TEXTS = /^(text\/|application\/(json|x-ndjson|xml|javascript|x-yaml|yaml|t
 export async function showArtifacts(conversation, place, problem) {
   const list = h("ul", {class: "artifacts"});
   let after = "";
-  const more = h("button", {type: "button", class: "quiet", onclick: () => add().catch(problem)}, "More");
+  const more = h(
+    "button",
+    {type: "button", class: "quiet", onclick: () => add().catch(problem)},
+    "More",
+  );
   async function add() {
     const page = await get(at(conversation.id, `/artifacts?after=${encodeURIComponent(after)}`));
     list.append(...page.items.map((/** @type {any} */ one) => item(conversation.id, one, problem)));
@@ -39,7 +44,14 @@ export async function showArtifacts(conversation, place, problem) {
 /** @param {string} id @param {any} one @param {(error: unknown) => void} problem */
 function item(id, one, problem) {
   const rows = one.rows ? `${count(one.rows)} rows` : "";
-  const facts = [one.kind, rows, size(one.size), `version ${one.version}`, one.status === "complete" ? "" : one.status, when(one.created_at)];
+  const facts = [
+    one.kind,
+    rows,
+    size(one.size),
+    `version ${one.version}`,
+    one.status === "complete" ? "" : one.status,
+    when(one.created_at),
+  ];
   const act = (/** @type {() => Promise<void>} */ doing) => () => doing().catch(problem);
   const about = (/** @type {string} */ verb) => ({"aria-label": `${verb} ${one.artifact_id}`});
   return h(
@@ -51,8 +63,21 @@ function item(id, one, problem) {
     h(
       "div",
       {class: "actions start"},
-      h("button", {type: "button", ...about("View"), onclick: act(() => look(id, one, problem))}, "View"),
-      h("button", {type: "button", class: "quiet", ...about("Download"), onclick: act(() => save(id, one, one.version))}, "Download"),
+      h(
+        "button",
+        {type: "button", ...about("View"), onclick: act(() => look(id, one, problem))},
+        "View",
+      ),
+      h(
+        "button",
+        {
+          type: "button",
+          class: "quiet",
+          ...about("Download"),
+          onclick: act(() => save(id, one, one.version)),
+        },
+        "Download",
+      ),
     ),
   );
 }
@@ -89,7 +114,11 @@ export async function look(id, one, problem) {
       {},
       h("h2", {}, one.artifact_id),
       versions.length > 1 ? pick : null,
-      h("button", {type: "button", class: "quiet", onclick: () => save(id, one, version).catch(problem)}, "Download"),
+      h(
+        "button",
+        {type: "button", class: "quiet", onclick: () => save(id, one, version).catch(problem)},
+        "Download",
+      ),
       h("button", {type: "button", onclick: () => dialog.close()}, "Close"),
     ),
     body,
@@ -110,15 +139,34 @@ async function preview(path, one) {
     const {blob} = await download(path);
     const src = URL.createObjectURL(new Blob([blob], {type: kind}));
     const done = () => URL.revokeObjectURL(src);
-    return [h("img", {src, class: "picture", alt: one.description || one.artifact_id, onload: done, onerror: done})];
+    return [
+      h("img", {
+        src,
+        class: "picture",
+        alt: one.description || one.artifact_id,
+        onload: done,
+        onerror: done,
+      }),
+    ];
   }
   if (!TEXTS.test(kind) && one.kind === "file") {
-    return [h("p", {class: "empty"}, `${size(one.size)} of ${kind || "bytes"}, which this page does not show. Download it.`)];
+    return [
+      h(
+        "p",
+        {class: "empty"},
+        `${size(one.size)} of ${kind || "bytes"}, which this page does not show. Download it.`,
+      ),
+    ];
   }
   const {blob, whole} = await download(path, MOST);
   const text = await blob.text();
-  const cut = whole ? null : h("p", {class: "faint"}, `The first ${size(MOST)} of ${size(one.size)}.`);
-  const shown = one.kind === "dataset" ? rowsOf(text) : code(kind === "application/json" && whole ? indented(text) : text, kind);
+  const cut = whole
+    ? null
+    : h("p", {class: "faint"}, `The first ${size(MOST)} of ${size(one.size)}.`);
+  const shown =
+    one.kind === "dataset"
+      ? rowsOf(text)
+      : code(kind === "application/json" && whole ? indented(text) : text, kind);
   return cut ? [cut, shown] : [shown];
 }
 
@@ -142,9 +190,20 @@ function rowsOf(text) {
     }
   }
   const names = [...new Set(rows.flatMap((row) => Object.keys(row)))];
-  const cell = (/** @type {any} */ value) => (typeof value === "object" && value !== null ? JSON.stringify(value) : value ?? "");
-  const head = h("tr", {}, names.map((name) => h("th", {scope: "col"}, name)));
-  const body = rows.map((row) => h("tr", {}, names.map((name) => h("td", {}, String(cell(row[name]))))));
+  const cell = (/** @type {any} */ value) =>
+    typeof value === "object" && value !== null ? JSON.stringify(value) : (value ?? "");
+  const head = h(
+    "tr",
+    {},
+    names.map((name) => h("th", {scope: "col"}, name)),
+  );
+  const body = rows.map((row) =>
+    h(
+      "tr",
+      {},
+      names.map((name) => h("td", {}, String(cell(row[name])))),
+    ),
+  );
   const table = h("table", {class: "facts-table"}, h("thead", {}, head), h("tbody", {}, body));
   return h("div", {class: "scroll", tabindex: 0, role: "group", "aria-label": "Rows"}, table);
 }

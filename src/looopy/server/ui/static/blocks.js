@@ -15,12 +15,22 @@ export function thinking(text, open = false) {
 }
 
 /** What is inside is made when somebody looks. */
-export function folded(/** @type {string} */ title, /** @type {() => Node[]} */ inside, open = false, kind = "") {
+export function folded(
+  /** @type {string} */ title,
+  /** @type {() => Node[]} */ inside,
+  open = false,
+  kind = "",
+) {
   const body = h("div", {class: "fold-body"});
   const look = () => {
     if (made.open && !body.firstChild) fill(body, inside());
   };
-  const made = h("details", {class: `fold ${kind}`, open, ontoggle: look}, h("summary", {}, title), body);
+  const made = h(
+    "details",
+    {class: `fold ${kind}`, open, ontoggle: look},
+    h("summary", {}, title),
+    body,
+  );
   look();
   return made;
 }
@@ -36,23 +46,44 @@ export function sources(citations) {
   const items = citations
     .filter((one) => /^https?:\/\//.test(one.url ?? ""))
     .map((one) =>
-      h("li", {}, h("a", {href: one.url, target: "_blank", rel: "noopener noreferrer"}, one.title || one.url)),
+      h(
+        "li",
+        {},
+        h("a", {href: one.url, target: "_blank", rel: "noopener noreferrer"}, one.title || one.url),
+      ),
     );
   return items.length ? h("ul", {class: "sources"}, items) : h("span");
 }
 
 /** Text as Markdown; the rest of a text that was cut comes on demand. */
-export function prose(/** @type {string} */ text, /** @type {number | undefined} */ length, /** @type {() => Promise<string>} */ whole) {
+export function prose(
+  /** @type {string} */ text,
+  /** @type {number | undefined} */ length,
+  /** @type {() => Promise<string>} */ whole,
+) {
   const made = h("div", {class: "prose", dir: "auto"}, markdown(text));
   if (!length) return made;
-  return h("div", {}, made, rest(text.length, length, whole, (more) => made.replaceChildren(h("div", {class: "plain"}, more))));
+  return h(
+    "div",
+    {},
+    made,
+    rest(text.length, length, whole, (more) =>
+      made.replaceChildren(h("div", {class: "plain"}, more)),
+    ),
+  );
 }
 
 /** A button for the rest of a text, which comes in pieces that a browser can lay out. */
-function rest(/** @type {number} */ here, /** @type {number} */ length, /** @type {() => Promise<string>} */ whole, /** @type {(text: string) => void} */ put) {
+function rest(
+  /** @type {number} */ here,
+  /** @type {number} */ length,
+  /** @type {() => Promise<string>} */ whole,
+  /** @type {(text: string) => void} */ put,
+) {
   let until = here;
   let text = "";
-  const left = () => `Show more: ${count(length - until)} of ${count(length)} characters are folded`;
+  const left = () =>
+    `Show more: ${count(length - until)} of ${count(length)} characters are folded`;
   const show = async () => {
     button.disabled = true;
     text ||= await whole();
@@ -67,11 +98,17 @@ function rest(/** @type {number} */ here, /** @type {number} */ length, /** @typ
 }
 
 /** The blocks of a user's message. */
-export function blocksOf(/** @type {any} */ message, /** @type {any} */ entry, /** @type {() => Promise<string>} */ whole) {
+export function blocksOf(
+  /** @type {any} */ message,
+  /** @type {any} */ entry,
+  /** @type {() => Promise<string>} */ whole,
+) {
   if (typeof message.content === "string") {
     const length = entry.clipped?.["/content"];
     const text = h("div", {class: "plain"}, message.content);
-    return length ? [text, rest(message.content.length, length, whole, (more) => fill(text, more))] : [text];
+    return length
+      ? [text, rest(message.content.length, length, whole, (more) => fill(text, more))]
+      : [text];
   }
   return message.content.map((/** @type {any} */ block) => blockOf(block));
 }
@@ -86,9 +123,20 @@ function blockOf(block) {
 
 /** A picture whose bytes are here; one at an address is never fetched. @param {any} block */
 function picture(block) {
-  if (!block.data) return h("p", {class: "faint"}, `A picture at ${shortened(block.url ?? "an address", 200)}, not loaded`);
-  if (!PICTURES.test(block.mime_type)) return h("p", {class: "faint"}, `A picture of the type ${block.mime_type}`);
-  return h("img", {class: "picture", src: `data:${block.mime_type};base64,${block.data}`, alt: "Picture in the conversation", loading: "lazy"});
+  if (!block.data)
+    return h(
+      "p",
+      {class: "faint"},
+      `A picture at ${shortened(block.url ?? "an address", 200)}, not loaded`,
+    );
+  if (!PICTURES.test(block.mime_type))
+    return h("p", {class: "faint"}, `A picture of the type ${block.mime_type}`);
+  return h("img", {
+    class: "picture",
+    src: `data:${block.mime_type};base64,${block.data}`,
+    alt: "Picture in the conversation",
+    loading: "lazy",
+  });
 }
 
 /** @param {import("./conversation.js").Entry} entry @param {() => Promise<string>} whole */

@@ -81,13 +81,17 @@ export class CallCard {
     const given = this.call.invalid_arguments ?? this.call.arguments;
     const parts = [];
     if (given !== undefined) parts.push(labelled("Arguments", code(pretty(given), "json")));
-    if (known?.edited) parts.push(labelled("Ran with the arguments that a person gave", code(pretty(known.args), "json")));
+    if (known?.edited)
+      parts.push(
+        labelled("Ran with the arguments that a person gave", code(pretty(known.args), "json")),
+      );
     if (decision) {
       const by = decision.actor_id ? ` by ${decision.actor_id}` : "";
       const words = `${decision.decision}${by}${decision.text ? `: ${decision.text}` : ""}`;
       parts.push(h("p", {class: "decision"}, words));
     }
-    if (known?.progress) parts.push(labelled("Last report", h("p", {class: "plain"}, known.progress)));
+    if (known?.progress)
+      parts.push(labelled("Last report", h("p", {class: "plain"}, known.progress)));
     if (result) {
       const whole = async () => {
         const found = await get(at(this.conversation.id, `/messages/${result.position}`));
@@ -107,9 +111,13 @@ function labelled(title, node) {
 
 /** The arguments of a call, on one line. @param {any} args */
 function brief(args) {
-  if (typeof args !== "object" || args === null) return args === undefined ? "" : shortened(String(args), 120);
+  if (typeof args !== "object" || args === null)
+    return args === undefined ? "" : shortened(String(args), 120);
   const parts = Object.entries(args)
     .slice(0, 8)
-    .map(([name, value]) => `${name}: ${shortened(typeof value === "string" ? value : JSON.stringify(value), 60)}`);
+    .map(
+      ([name, value]) =>
+        `${name}: ${shortened(typeof value === "string" ? value : JSON.stringify(value), 60)}`,
+    );
   return shortened(parts.join(", "), 140);
 }

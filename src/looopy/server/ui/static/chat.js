@@ -45,14 +45,25 @@ export class Chat {
     this.element = h(
       "div",
       {class: "scroller", tabindex: 0, role: "region", "aria-label": "Conversation"},
-      h("div", {class: "column"}, this.older, this.log, this.live, this.notice, this.requests, this.after),
+      h(
+        "div",
+        {class: "column"},
+        this.older,
+        this.log,
+        this.live,
+        this.notice,
+        this.requests,
+        this.after,
+      ),
       this.newest,
     );
     this.atEnd = true;
     this.element.addEventListener("scroll", () => this.scrolled(), {passive: true});
     this.drawing = 0;
     this.waiting = "";
-    conversation.addEventListener("change", (event) => this.take(/** @type {any} */ (event).detail));
+    conversation.addEventListener("change", (event) =>
+      this.take(/** @type {any} */ (event).detail),
+    );
   }
 
   /** @param {{what: string, value: any}} change */
@@ -118,7 +129,11 @@ export class Chat {
     const {message} = entry;
     const id = `message-${entry.position}`;
     if (message.role === "user") {
-      const body = h("div", {class: "bubble", dir: "auto"}, blocksOf(message, entry, this.whole(entry)));
+      const body = h(
+        "div",
+        {class: "bubble", dir: "auto"},
+        blocksOf(message, entry, this.whole(entry)),
+      );
       return h("article", {class: "message user", id, "aria-label": "You"}, body);
     }
     if (message.role === "assistant") return this.answer(entry, id);
@@ -129,7 +144,11 @@ export class Chat {
     }
     const title = message.role === "summary" ? "Summary of what came before" : message.role;
     const text = typeof message.content === "string" ? message.content : pretty(message.content);
-    return h("article", {class: "message aside", id}, folded(title, () => markdown(text)));
+    return h(
+      "article",
+      {class: "message aside", id},
+      folded(title, () => markdown(text)),
+    );
   }
 
   /** @param {import("./conversation.js").Entry} entry @param {string} id */
@@ -185,7 +204,9 @@ export class Chat {
       const found = await get(at(this.conversation.id, `/messages/${entry.position}`));
       const {content} = found.message;
       if (typeof content === "string") return content;
-      return block === undefined ? content.map((/** @type {any} */ one) => one.text ?? "").join("") : content[block].text;
+      return block === undefined
+        ? content.map((/** @type {any} */ one) => one.text ?? "").join("")
+        : content[block].text;
     };
   }
 
@@ -211,7 +232,8 @@ export class Chat {
       const open = this.live.querySelector("details")?.open ?? !live.text;
       parts.push(thinking(live.thinking.slice(-LIVE_MARKDOWN), open));
     }
-    if (live.text.length <= LIVE_MARKDOWN) parts.push(h("div", {class: "prose", dir: "auto"}, markdown(live.text)));
+    if (live.text.length <= LIVE_MARKDOWN)
+      parts.push(h("div", {class: "prose", dir: "auto"}, markdown(live.text)));
     else {
       const length = count(live.text.length);
       parts.push(h("p", {class: "faint"}, `${length} characters so far. The last of them:`));
@@ -261,11 +283,14 @@ export class Chat {
   turnEnd(turn, position) {
     const {usage} = turn;
     const facts = [
-      turn.started_at ? duration((Date.parse(turn.ended_at) - Date.parse(turn.started_at)) / 1000) : "",
+      turn.started_at
+        ? duration((Date.parse(turn.ended_at) - Date.parse(turn.started_at)) / 1000)
+        : "",
       usage?.total_tokens ? `${compactCount(usage.total_tokens)} tokens` : "",
       cost(usage),
     ].filter(Boolean);
-    const act = (/** @type {() => Promise<void>} */ doing) => () => doing().catch(this.actions.problem);
+    const act = (/** @type {() => Promise<void>} */ doing) => () =>
+      doing().catch(this.actions.problem);
     return h(
       "footer",
       {class: `turn-end ${turn.outcome}`},
@@ -273,15 +298,29 @@ export class Chat {
       h("span", {}, `Turn ${turn.turn}: ${this.ending(turn)}`),
       h("span", {class: "faint"}, facts.join(" · ")),
       this.artifactsOf(turn.turn),
-      h("a", {href: `#/c/${encodeURIComponent(this.conversation.id)}/timeline/${turn.turn}`}, "Timeline"),
+      h(
+        "a",
+        {href: `#/c/${encodeURIComponent(this.conversation.id)}/timeline/${turn.turn}`},
+        "Timeline",
+      ),
       h(
         "button",
-        {type: "button", class: "link", "aria-label": `Fork here, after turn ${turn.turn}`, onclick: act(() => this.fork(position))},
+        {
+          type: "button",
+          class: "link",
+          "aria-label": `Fork here, after turn ${turn.turn}`,
+          onclick: act(() => this.fork(position)),
+        },
         "Fork here",
       ),
       h(
         "button",
-        {type: "button", class: "link", "aria-label": `Rewind to before turn ${turn.turn}`, onclick: act(() => this.rewind(turn.turn))},
+        {
+          type: "button",
+          class: "link",
+          "aria-label": `Rewind to before turn ${turn.turn}`,
+          onclick: act(() => this.rewind(turn.turn)),
+        },
         "Rewind",
       ),
     );
@@ -296,7 +335,11 @@ export class Chat {
       .map((one) => {
         const show = () => look(id, one, this.actions.problem).catch(this.actions.problem);
         const title = `View ${one.artifact_id}`;
-        return h("button", {type: "button", class: "chip artifact", title, onclick: show}, `◆ ${shortened(one.artifact_id, 40)}`);
+        return h(
+          "button",
+          {type: "button", class: "chip artifact", title, onclick: show},
+          `◆ ${shortened(one.artifact_id, 40)}`,
+        );
       });
   }
 
@@ -304,7 +347,9 @@ export class Chat {
   ending(turn) {
     const next = this.conversation.turns.get(turn.turn + 1);
     const asked = ["input_required", "auth_required"].includes(turn.outcome);
-    return asked && next?.continues === turn.turn ? "asked, and was answered" : outcomeText(turn.outcome);
+    return asked && next?.continues === turn.turn
+      ? "asked, and was answered"
+      : outcomeText(turn.outcome);
   }
 
   /** @param {number} position */
@@ -327,8 +372,12 @@ export class Chat {
 
   /** What the conversation waits for: answers, a person to continue it, or a retry. */
   waits() {
-    const {record, conversation} = {record: this.conversation.record, conversation: this.conversation};
-    const act = (/** @type {() => Promise<void>} */ doing) => () => doing().catch(this.actions.problem);
+    const {record, conversation} = {
+      record: this.conversation.record,
+      conversation: this.conversation,
+    };
+    const act = (/** @type {() => Promise<void>} */ doing) => () =>
+      doing().catch(this.actions.problem);
     if (!record) return;
     const wanted = record.pending.map((/** @type {any} */ one) => one.request_id).join("\n");
     if (wanted !== this.waiting || !wanted) {
@@ -348,9 +397,23 @@ export class Chat {
     }
     if (record.status === "busy") this.undoable = false;
     if (record.interrupted_turn && record.status !== "busy" && !record.pending.length) {
-      parts.push(bar(this.unfinished(record), "Continue", act(() => conversation.resume()), "main"));
+      parts.push(
+        bar(
+          this.unfinished(record),
+          "Continue",
+          act(() => conversation.resume()),
+          "main",
+        ),
+      );
     } else if (record.error && record.status === "failed") {
-      parts.push(bar(`The turn failed: ${shortened(record.error, 300)}`, "Try again", act(() => conversation.resume()), "main"));
+      parts.push(
+        bar(
+          `The turn failed: ${shortened(record.error, 300)}`,
+          "Try again",
+          act(() => conversation.resume()),
+          "main",
+        ),
+      );
     }
     fill(this.after, parts);
     this.draw();
@@ -425,7 +488,11 @@ export class Chat {
 
   /** Show one message. @param {number} position */
   async reveal(position) {
-    while (!this.shown.has(position) && this.conversation.older !== null && this.conversation.older > position) {
+    while (
+      !this.shown.has(position) &&
+      this.conversation.older !== null &&
+      this.conversation.older > position
+    ) {
       await this.conversation.loadOlder();
     }
     const found = this.shown.get(position) ?? [...this.shown].find(([one]) => one >= position)?.[1];
@@ -455,4 +522,3 @@ export function outcomeText(outcome) {
   });
   return words[outcome ?? ""] ?? "runs";
 }
-

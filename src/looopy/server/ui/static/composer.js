@@ -22,8 +22,16 @@ export class Composer {
       oninput: () => this.changed(),
     });
     this.send = h("button", {type: "submit", class: "main"}, "Send");
-    this.later = h("button", {type: "button", onclick: () => this.submit("follow-up")}, "Send after");
-    this.stop = h("button", {type: "button", class: "danger", onclick: () => this.cancel()}, "Stop");
+    this.later = h(
+      "button",
+      {type: "button", onclick: () => this.submit("follow-up")},
+      "Send after",
+    );
+    this.stop = h(
+      "button",
+      {type: "button", class: "danger", onclick: () => this.cancel()},
+      "Stop",
+    );
     this.hint = h("p", {class: "hint"});
     this.element = h(
       "form",
@@ -34,7 +42,12 @@ export class Composer {
           this.submit(this.conversation?.running ? "steer" : "send");
         },
       },
-      h("div", {class: "composer-row"}, this.input, h("div", {class: "actions"}, this.stop, this.later, this.send)),
+      h(
+        "div",
+        {class: "composer-row"},
+        this.input,
+        h("div", {class: "actions"}, this.stop, this.later, this.send),
+      ),
       this.hint,
     );
   }

@@ -62,7 +62,8 @@ export class Conversation extends EventTarget {
     try {
       await this.load();
     } catch (error) {
-      if (error instanceof Problem && error.code === "context_not_found") return this.emit("absent");
+      if (error instanceof Problem && error.code === "context_not_found")
+        return this.emit("absent");
       throw error;
     }
     void this.keepFollowing();
@@ -114,7 +115,10 @@ export class Conversation extends EventTarget {
       if (block.type !== "toolCall") continue;
       const known = this.callers.get(block.id) ?? [];
       if (known.includes(entry.position)) continue;
-      this.callers.set(block.id, [...known, entry.position].sort((a, b) => a - b));
+      this.callers.set(
+        block.id,
+        [...known, entry.position].sort((a, b) => a - b),
+      );
     }
   }
 
@@ -281,9 +285,11 @@ export class Conversation extends EventTarget {
 
   /** @param {any} event */
   reported(event) {
-    const known = this.calls.get(this.keyOf(event.tool_call_id)) ?? {state: /** @type {const} */ ("running")};
+    const known = this.calls.get(this.keyOf(event.tool_call_id)) ?? {
+      state: /** @type {const} */ ("running"),
+    };
     const said = event.partial_result;
-    const text = said === undefined ? known.progress : said?.text ?? said;
+    const text = said === undefined ? known.progress : (said?.text ?? said);
     const progress = typeof text === "string" ? text : JSON.stringify(text);
     this.called(event, {...known, progress, fraction: event.progress ?? known.fraction});
   }
@@ -358,7 +364,11 @@ export class Conversation extends EventTarget {
   /** @param {"steer" | "follow-up"} how @param {string} message */
   async tell(how, message) {
     await call("POST", at(this.id, `/${how}`), {message});
-    this.note(how === "steer" ? "Your message reaches the model before its next call." : "Your message follows when the turn ends.");
+    this.note(
+      how === "steer"
+        ? "Your message reaches the model before its next call."
+        : "Your message follows when the turn ends.",
+    );
   }
 
   async cancel() {

@@ -19,14 +19,19 @@ let made = 0;
  */
 export function formOf(schema, value, label) {
   const properties = schema?.properties;
-  if (!properties || (value !== undefined && !isObject(value))) return fieldOf(schema, value, label);
+  if (!properties || (value !== undefined && !isObject(value)))
+    return fieldOf(schema, value, label);
   const names = [...new Set([...Object.keys(properties), ...Object.keys(value ?? {})])];
   const required = new Set(schema.required ?? []);
   const fields = names.map((name) => {
     const inner = properties[name] ?? {};
     return {name, field: fieldOf(inner, value?.[name], inner.title ?? name, required.has(name))};
   });
-  const simple = h("div", {class: "fields"}, fields.map(({field}) => field.element));
+  const simple = h(
+    "div",
+    {class: "fields"},
+    fields.map(({field}) => field.element),
+  );
   const raw = jsonField(value ?? {}, `${label} as JSON`);
   const body = h("div", {}, simple);
   let asJson = false;
@@ -65,7 +70,9 @@ function fieldOf(schema, value, label, required = true) {
       h("label", {for: id}, label, required ? null : h("span", {class: "faint"}, " (optional)")),
       input,
       note ? h("small", {id: `${id}-note`}, note) : null,
-      hidden ? h("small", {class: "warn"}, "It has hidden characters: ", h("code", {}, value)) : null,
+      hidden
+        ? h("small", {class: "warn"}, "It has hidden characters: ", h("code", {}, value))
+        : null,
     );
   const missing = () => new Error(`${label} is missing`);
   if (kind === "choice") {
@@ -94,7 +101,8 @@ function fieldOf(schema, value, label, required = true) {
     const input = h("input", {type: "number", step, ...about, value: value ?? ""});
     const read = () => {
       if (input.value === "" && !required) return undefined;
-      if (input.value === "" || !input.checkValidity()) throw new Error(`${label} must be a number`);
+      if (input.value === "" || !input.checkValidity())
+        throw new Error(`${label} must be a number`);
       return Number(input.value);
     };
     return {element: around(input), read};
@@ -104,10 +112,14 @@ function fieldOf(schema, value, label, required = true) {
     const input = long
       ? h("textarea", {rows: 4, ...about, value: value ?? ""})
       : h("input", {type: "text", autocomplete: "off", ...about, value: value ?? ""});
-    return {element: around(input), read: () => (input.value === "" && !required ? undefined : input.value)};
+    return {
+      element: around(input),
+      read: () => (input.value === "" && !required ? undefined : input.value),
+    };
   }
   const raw = jsonField(value, label);
-  const read = () => (raw.element.querySelector("textarea")?.value.trim() || required ? raw.read() : undefined);
+  const read = () =>
+    raw.element.querySelector("textarea")?.value.trim() || required ? raw.read() : undefined;
   return {element: raw.element, read};
 }
 

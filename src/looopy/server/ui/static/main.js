@@ -39,23 +39,41 @@ class App {
     this.composer = new Composer(actions);
     this.title = h("h2", {class: "chat-title", tabindex: -1});
     this.facts = h("div", {class: "chat-facts"});
-    this.tabs = new Map(PANELS.map((panel) => [panel, h("a", {class: "button quiet"}, TITLES[panel])]));
+    this.tabs = new Map(
+      PANELS.map((panel) => [panel, h("a", {class: "button quiet"}, TITLES[panel])]),
+    );
     const erase = () => this.erase().catch(actions.problem);
     const remove = h("button", {type: "button", class: "quiet", onclick: erase}, "Delete");
     this.tools = h("div", {class: "chat-tools"}, [...this.tabs.values()], remove);
     this.alert = h("div", {class: "alert", role: "alert", hidden: true});
     this.place = h("div", {class: "chat-place"});
     this.panelHead = h("header", {class: "panel-head"});
-    this.panelBody = h("div", {class: "panel-body", tabindex: 0, role: "region", "aria-label": "Details"});
+    this.panelBody = h("div", {
+      class: "panel-body",
+      tabindex: 0,
+      role: "region",
+      "aria-label": "Details",
+    });
     this.main = h(
       "main",
       {class: "chat"},
-      h("header", {class: "chat-head"}, h("a", {class: "back", href: "#/", "aria-label": "Conversations"}, "‹"), h("div", {class: "names"}, this.title, this.facts), this.tools),
+      h(
+        "header",
+        {class: "chat-head"},
+        h("a", {class: "back", href: "#/", "aria-label": "Conversations"}, "‹"),
+        h("div", {class: "names"}, this.title, this.facts),
+        this.tools,
+      ),
       this.alert,
       this.place,
       this.composer.element,
     );
-    this.aside = h("aside", {class: "panel", "aria-label": "Details of the conversation"}, this.panelHead, this.panelBody);
+    this.aside = h(
+      "aside",
+      {class: "panel", "aria-label": "Details of the conversation"},
+      this.panelHead,
+      this.panelBody,
+    );
   }
 
   async begin() {
@@ -96,8 +114,21 @@ class App {
         {class: "login"},
         h("img", {src: "ui/icon.svg", alt: "", width: 48, height: 48}),
         h("h1", {}, "looopy"),
-        h("p", {}, "Open the link that ", h("code", {}, "looopy serve"), " printed, or paste its token."),
-        h("form", {onsubmit: enter}, h("label", {for: "token"}, "Token"), input, said, h("button", {class: "main"}, "Enter")),
+        h(
+          "p",
+          {},
+          "Open the link that ",
+          h("code", {}, "looopy serve"),
+          " printed, or paste its token.",
+        ),
+        h(
+          "form",
+          {onsubmit: enter},
+          h("label", {for: "token"}, "Token"),
+          input,
+          said,
+          h("button", {class: "main"}, "Enter"),
+        ),
       ),
     );
     input.focus();
@@ -106,7 +137,7 @@ class App {
   /** Show what the address names. */
   route() {
     const [, kind = "", id = "", rest = "", number = ""] = location.hash.split("/");
-    const name = kind === "c" ? decodeURIComponent(id) : kind === "new" ? newId() : "";
+    const name = kind === "c" ? decoded(id) : kind === "new" ? newId() : "";
     if (kind === "new") {
       history.replaceState(null, "", `#/c/${name}`);
       return this.show(name, true);
@@ -114,7 +145,8 @@ class App {
     this.panel = PANELS.includes(/** @type {any} */ (rest)) ? rest : "";
     this.turn = rest === "timeline" ? Number(number) || 0 : 0;
     if (!name) this.leave();
-    else if (name !== this.conversation?.id) this.show(name, false, rest === "at" ? Number(number) : 0);
+    else if (name !== this.conversation?.id)
+      this.show(name, false, rest === "at" ? Number(number) : 0);
     else if (rest === "at") this.chat?.reveal(Number(number)).catch(this.actions.problem);
     this.layout();
   }
@@ -140,7 +172,11 @@ class App {
       {class: "welcome"},
       h("img", {src: "ui/icon.svg", alt: "", width: 56, height: 56}),
       h("h2", {}, "Agents that outlive their process"),
-      h("p", {}, "Choose a conversation, or begin a new one. Each step is stored before you see it: kill the server in the middle of a turn, start it, and continue here."),
+      h(
+        "p",
+        {},
+        "Choose a conversation, or begin a new one. Each step is stored before you see it: kill the server in the middle of a turn, start it, and continue here.",
+      ),
       h("a", {class: "button main", href: "#/new"}, "New conversation"),
     );
   }
@@ -156,12 +192,17 @@ class App {
     this.problem(null);
     this.sidebar.select(id);
     this.composer.attach(conversation);
-    conversation.addEventListener("change", (event) => this.changed(conversation, /** @type {any} */ (event).detail));
+    conversation.addEventListener("change", (event) =>
+      this.changed(conversation, /** @type {any} */ (event).detail),
+    );
     fill(this.place, chat.element);
     if (fresh) {
       this.panel = "";
       chat.all();
-      fill(chat.after, h("p", {class: "empty"}, "A new conversation. It begins with your first message."));
+      fill(
+        chat.after,
+        h("p", {class: "empty"}, "A new conversation. It begins with your first message."),
+      );
       this.layout();
       this.composer.focus();
       return;
@@ -191,25 +232,39 @@ class App {
 
   /** The timeline of a running turn grows while it is looked at. */
   tick() {
-    if (this.panel === "timeline" && this.conversation?.running && !document.hidden) this.drawPanel().catch(() => {});
+    if (this.panel === "timeline" && this.conversation?.running && !document.hidden)
+      this.drawPanel().catch(() => {});
   }
 
   heading() {
     const {conversation} = this;
     const record = conversation?.record;
     const id = encodeURIComponent(conversation?.id ?? "");
-    const first = conversation ? [...conversation.entries.values()].find((one) => one.position === 1) : null;
-    const said = typeof first?.message.content === "string" ? first.message.content : first?.message.content?.[0]?.text;
-    const name = said ? shortened(said, 80) : conversation?.id ?? "";
+    const first = conversation
+      ? [...conversation.entries.values()].find((one) => one.position === 1)
+      : null;
+    const said =
+      typeof first?.message.content === "string"
+        ? first.message.content
+        : first?.message.content?.[0]?.text;
+    const name = said ? shortened(said, 80) : (conversation?.id ?? "");
     fill(this.title, name);
     if (conversation) document.title = `${name} · looopy`;
-    const words = /** @type {Record<string, string>} */ ({running: "Running", waiting: "Waits for you", failed: "Failed", interrupted: "Unfinished", ready: "Ready"});
+    const words = /** @type {Record<string, string>} */ ({
+      running: "Running",
+      waiting: "Waits for you",
+      failed: "Failed",
+      interrupted: "Unfinished",
+      ready: "Ready",
+    });
     const status = record ? statusOf(record) : "";
     fill(
       this.facts,
       record && !this.lost ? h("span", {class: `chip ${status}`}, words[status]) : null,
       record && !this.lost ? h("span", {class: "faint lease"}, lease(record)) : null,
-      this.lost ? h("span", {class: "chip failed"}, "The server does not answer. Reconnecting…") : null,
+      this.lost
+        ? h("span", {class: "chip failed"}, "The server does not answer. Reconnecting…")
+        : null,
     );
     this.tools.hidden = !record;
     for (const [panel, tab] of this.tabs) {
@@ -237,11 +292,17 @@ class App {
     if (this.panelHead.dataset.panel !== panel || this.panelHead.dataset.id !== id) {
       Object.assign(this.panelHead.dataset, {panel, id});
       const close = h("a", {class: "button quiet", href: `#/c/${id}`}, "Close");
-      fill(this.panelHead, h("h2", {tabindex: -1}, TITLES[/** @type {keyof typeof TITLES} */ (panel)]), close);
+      fill(
+        this.panelHead,
+        h("h2", {tabindex: -1}, TITLES[/** @type {keyof typeof TITLES} */ (panel)]),
+        close,
+      );
       fill(this.panelBody);
     }
-    if (panel === "timeline") await showTimeline(conversation, this.turn || conversation.record.turn_count, this.panelBody);
-    if (panel === "artifacts") await showArtifacts(conversation, this.panelBody, this.actions.problem);
+    if (panel === "timeline")
+      await showTimeline(conversation, this.turn || conversation.record.turn_count, this.panelBody);
+    if (panel === "artifacts")
+      await showArtifacts(conversation, this.panelBody, this.actions.problem);
     if (panel === "usage") await showUsage(conversation, this.panelBody);
   }
 
@@ -251,18 +312,34 @@ class App {
     if (error instanceof TypeError && this.conversation && !this.conversation.connected) return; // it reconnects
     const text = error instanceof Error ? error.message : "";
     this.alert.hidden = !text;
-    const close = h("button", {type: "button", class: "quiet small", onclick: () => this.problem(null)}, "Dismiss");
+    const close = h(
+      "button",
+      {type: "button", class: "quiet small", onclick: () => this.problem(null)},
+      "Dismiss",
+    );
     fill(this.alert, text ? [h("span", {}, text), close] : []);
   }
 }
 
 /** Who holds the conversation. @param {any} record */
 function lease(record) {
-  if (!record.lease) return record.turn_count ? `${counted(record.turn_count, "turn")}, no process holds it` : "";
+  if (!record.lease)
+    return record.turn_count ? `${counted(record.turn_count, "turn")}, no process holds it` : "";
   const {turn, process, here, live, cancelling} = record.lease;
-  const who = here ? `process ${process}, this server` : `process ${process ?? "elsewhere"}, another one`;
+  const who = here
+    ? `process ${process}, this server`
+    : `process ${process ?? "elsewhere"}, another one`;
   if (!live) return `Turn ${turn}: its process ${process ?? ""} is gone`;
   return `Turn ${turn} ${cancelling ? "is being cancelled" : "runs"} in ${who}`;
+}
+
+/** A part of the address; empty if somebody has mangled it. @param {string} part */
+function decoded(part) {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return "";
+  }
 }
 
 function newId() {

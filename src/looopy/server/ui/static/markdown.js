@@ -33,7 +33,7 @@ export function markdown(text) {
 /** @param {string[]} lines @param {number} depth @returns {Node[]} */
 function blocks(lines, depth) {
   const made = [];
-  for (let i = 0; i < lines.length; ) {
+  for (let i = 0; i < lines.length;) {
     const line = lines[i];
     const fence = FENCE.exec(line);
     const heading = HEADING.exec(line);
@@ -126,14 +126,28 @@ function loosened(made) {
 function table(head, rows) {
   const names = cells(head);
   const row = (/** @type {string} */ line) =>
-    h("tr", {}, cells(line).slice(0, names.length).map((one) => h("td", {}, inline(one, 0))));
+    h(
+      "tr",
+      {},
+      cells(line)
+        .slice(0, names.length)
+        .map((one) => h("td", {}, inline(one, 0))),
+    );
   return h(
     "div",
     {class: "scroll", tabindex: 0, role: "group", "aria-label": "Table"},
     h(
       "table",
       {},
-      h("thead", {}, h("tr", {}, names.map((one) => h("th", {}, inline(one, 0))))),
+      h(
+        "thead",
+        {},
+        h(
+          "tr",
+          {},
+          names.map((one) => h("th", {}, inline(one, 0))),
+        ),
+      ),
       h("tbody", {}, rows.map(row)),
     ),
   );
@@ -141,7 +155,11 @@ function table(head, rows) {
 
 /** @param {string} line */
 function cells(line) {
-  return line.trim().replace(/^\||\|$/g, "").split("|").map((one) => one.trim());
+  return line
+    .trim()
+    .replace(/^\||\|$/g, "")
+    .split("|")
+    .map((one) => one.trim());
 }
 
 /**
@@ -184,7 +202,7 @@ function inline(text, depth) {
     if (found < 0) lost.add(mark);
     return found;
   };
-  for (let i = 0; i < text.length; ) {
+  for (let i = 0; i < text.length;) {
     const one = text[i];
     if (one === "\\" && ESCAPED.test(text[i + 1] ?? "")) {
       i = take(i, i + 2, text[i + 1]);
@@ -239,7 +257,10 @@ function linked(text, i, depth, take) {
   const middle = near.indexOf("](");
   const end = middle < 0 ? -1 : near.indexOf(")", middle);
   if (end < 0 || near.slice(0, middle).includes("\n")) return from;
-  const address = near.slice(middle + 2, end).trim().split(/\s/)[0];
+  const address = near
+    .slice(middle + 2, end)
+    .trim()
+    .split(/\s/)[0];
   const words = near.slice(0, middle) || address;
   if (!/^(?:https?:\/\/|mailto:)/i.test(address) || depth >= DEEPEST) return from;
   return take(i, from + end + 1, link(address, inline(words, DEEPEST)));

@@ -93,12 +93,7 @@ function approval(request, send) {
     });
   return [
     form?.element ?? code(pretty(request.args), "arguments"),
-    h(
-      "div",
-      {class: "field"},
-      h("label", {for: note.id}, "Note or reason, for the model"),
-      note,
-    ),
+    h("div", {class: "field"}, h("label", {for: note.id}, "Note or reason, for the model"), note),
     h(
       "div",
       {class: "actions"},

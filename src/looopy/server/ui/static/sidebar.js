@@ -35,14 +35,27 @@ export class Sidebar {
       oninput: () => this.typed(),
     });
     this.list = h("ul", {class: "contexts"});
-    this.more = h("button", {type: "button", class: "quiet", hidden: true, onclick: () => this.longer()}, "Show more");
+    this.more = h(
+      "button",
+      {type: "button", class: "quiet", hidden: true, onclick: () => this.longer()},
+      "Show more",
+    );
     this.element = h(
       "nav",
       {class: "sidebar", "aria-label": "Conversations"},
       h(
         "header",
         {},
-        h("h1", {}, h("a", {href: "#/"}, h("img", {src: "ui/icon.svg", alt: "", width: 24, height: 24}), "looopy")),
+        h(
+          "h1",
+          {},
+          h(
+            "a",
+            {href: "#/"},
+            h("img", {src: "ui/icon.svg", alt: "", width: 24, height: 24}),
+            "looopy",
+          ),
+        ),
         h("a", {class: "button main", href: "#/new"}, "New"),
       ),
       h("div", {class: "search", role: "search"}, this.input),
@@ -63,15 +76,23 @@ export class Sidebar {
     const text = JSON.stringify([page.items, this.current]);
     if (text === this.last) return;
     this.last = text;
-    this.draw(page.items.map((/** @type {any} */ one) => this.item(one)), "No conversation yet.");
+    this.draw(
+      page.items.map((/** @type {any} */ one) => this.item(one)),
+      "No conversation yet.",
+    );
   }
 
   /** @param {Node[]} items @param {string} empty */
   draw(items, empty) {
-    const focused = /** @type {HTMLElement | null} */ (this.list.contains(document.activeElement) ? document.activeElement : null);
+    const focused = /** @type {HTMLElement | null} */ (
+      this.list.contains(document.activeElement) ? document.activeElement : null
+    );
     const href = focused?.getAttribute("href");
     fill(this.list, items.length ? items : h("li", {class: "empty"}, empty));
-    if (href) /** @type {any} */ ([...this.list.querySelectorAll("a")].find((one) => one.getAttribute("href") === href))?.focus();
+    if (href)
+      /** @type {any} */ (
+        [...this.list.querySelectorAll("a")].find((one) => one.getAttribute("href") === href)
+      )?.focus();
   }
 
   longer() {
@@ -119,7 +140,10 @@ export class Sidebar {
     });
     if (this.input.value.trim() !== words) return;
     this.more.hidden = true;
-    this.draw(page.items.map((/** @type {any} */ one) => this.hit(one)), "Nothing found.");
+    this.draw(
+      page.items.map((/** @type {any} */ one) => this.hit(one)),
+      "Nothing found.",
+    );
   }
 
   /** @param {any} found */
@@ -128,11 +152,18 @@ export class Sidebar {
     const letters = [...found.snippet]; // the server counts characters, not UTF-16
     let from = 0;
     for (const [begin, end] of found.matches) {
-      parts.push(letters.slice(from, begin).join(""), h("mark", {}, letters.slice(begin, end).join("")));
+      parts.push(
+        letters.slice(from, begin).join(""),
+        h("mark", {}, letters.slice(begin, end).join("")),
+      );
       from = end;
     }
     parts.push(letters.slice(from).join(""));
-    const who = /** @type {Record<string, string>} */ ({user: "You", assistant: "Agent", toolResult: "Result"});
+    const who = /** @type {Record<string, string>} */ ({
+      user: "You",
+      assistant: "Agent",
+      toolResult: "Result",
+    });
     const href = `#/c/${encodeURIComponent(found.context_id)}/at/${found.position}`;
     return h(
       "li",
@@ -140,7 +171,11 @@ export class Sidebar {
       h(
         "a",
         {href},
-        h("span", {class: "title", dir: "auto"}, this.titles.get(found.context_id) ?? found.context_id),
+        h(
+          "span",
+          {class: "title", dir: "auto"},
+          this.titles.get(found.context_id) ?? found.context_id,
+        ),
         h("span", {class: "faint"}, who[found.role] ?? found.role),
         h("span", {class: "snippet", dir: "auto"}, parts),
       ),

@@ -20,13 +20,16 @@ export function shown(text) {
 
 /** @param {string} text @param {number} most */
 export function shortened(text, most) {
-  const line = text.slice(0, most * 4).replace(/\s+/g, " ").trim();
+  const line = text
+    .slice(0, most * 4)
+    .replace(/\s+/g, " ")
+    .trim();
   return line.length > most ? `${line.slice(0, most - 1)}…` : line;
 }
 
 /** JSON as people read it. @param {unknown} value */
 export function pretty(value) {
-  return typeof value === "string" ? value : JSON.stringify(value, null, 2) ?? "";
+  return typeof value === "string" ? value : (JSON.stringify(value, null, 2) ?? "");
 }
 
 /** @param {number} value */

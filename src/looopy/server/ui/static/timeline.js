@@ -17,7 +17,10 @@ const LANE = 24;
 const TOP = 52;
 const MOST_LANES = 10;
 const MOST_ROWS = 200;
-const STEPS = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 86400];
+const STEPS = [
+  0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600,
+  86400,
+];
 
 /**
  * The panel: fills an element with the timeline of a turn.
@@ -46,9 +49,15 @@ export async function showTimeline(conversation, turn, place) {
       end < last ? h("a", {href: `${base}${end + 1}`}, "Later →") : h("span"),
     ),
     h("p", {class: "facts"}, summary(found.runs)),
-    h("div", {class: "picture-scroll", tabindex: 0, role: "group", "aria-label": "Timeline picture"}, picture(found.runs, place.clientWidth - 56)),
+    h(
+      "div",
+      {class: "picture-scroll", tabindex: 0, role: "group", "aria-label": "Timeline picture"},
+      picture(found.runs, place.clientWidth - 56),
+    ),
     legend(),
-    found.complete ? null : h("p", {class: "faint"}, "This turn is very long: its end is not drawn."),
+    found.complete
+      ? null
+      : h("p", {class: "faint"}, "This turn is very long: its end is not drawn."),
     table(found.runs, open),
   );
   const scroll = place.querySelector(".picture-scroll");
@@ -64,7 +73,9 @@ function summary(runs) {
   const lost = runs.filter((run) => run.outcome === "interrupted").length;
   const worked = runs.reduce((sum, run) => sum + seconds(run.started, endOfWork(run)), 0);
   const usage = runs.reduce((sum, run) => sum + (run.usage.total_tokens ?? 0), 0);
-  const price = cost({cost: {total: runs.reduce((sum, run) => sum + (run.usage.cost?.total ?? 0), 0)}});
+  const price = cost({
+    cost: {total: runs.reduce((sum, run) => sum + (run.usage.cost?.total ?? 0), 0)},
+  });
   return [
     counted(runs.length, "run"),
     lost ? `${counted(lost, "process")} lost`.replace("processs", "processes") : "",
@@ -101,8 +112,14 @@ function endOfWork(run) {
 /** The parts of the axis, in order. @param {any[]} runs @param {number} wide @returns {Segment[]} */
 function segmentsOf(runs, wide) {
   const made = /** @type {Segment[]} */ ([]);
-  const add = (/** @type {Segment["kind"]} */ kind, /** @type {number} */ from, /** @type {number} */ to, /** @type {any} */ run) => {
-    if (to > from || kind === "work") made.push({kind, from, to: Math.max(from, to), run, x: 0, width: 0});
+  const add = (
+    /** @type {Segment["kind"]} */ kind,
+    /** @type {number} */ from,
+    /** @type {number} */ to,
+    /** @type {any} */ run,
+  ) => {
+    if (to > from || kind === "work")
+      made.push({kind, from, to: Math.max(from, to), run, x: 0, width: 0});
   };
   runs.forEach((run, i) => {
     if (i > 0) add("wait", time(runs[i - 1].ended ?? run.started), time(run.started), runs[i - 1]);
@@ -182,7 +199,11 @@ function segment(one, height) {
     return [
       svg("rect", {...box, class: `work ${kind}`, rx: 4}),
       svg("rect", {x: one.x, y: 4, width: one.width - 2, height: 20, rx: 5, class: `head ${kind}`}),
-      svg("text", {x: one.x + 7, y: 18, class: "head-text"}, shortened(words, Math.max(2, one.width / 6.4))),
+      svg(
+        "text",
+        {x: one.x + 7, y: 18, class: "head-text"},
+        shortened(words, Math.max(2, one.width / 6.4)),
+      ),
       svg("title", {}, `${name}, ${clock(one.from)}, ${long}`),
     ];
   }
@@ -191,9 +212,18 @@ function segment(one, height) {
     ? `The process of run ${one.run.turn} was gone, and it took ${long} until another one found that`
     : `${long} until somebody continued or answered`;
   return [
-    svg("g", {}, svg("title", {}, title), svg("rect", {...box, class: one.kind, fill: dead ? "url(#hatch)" : null})),
+    svg(
+      "g",
+      {},
+      svg("title", {}, title),
+      svg("rect", {...box, class: one.kind, fill: dead ? "url(#hatch)" : null}),
+    ),
     svg("text", {x: middle, y: 13, class: "gap", "text-anchor": "middle"}, dead ? "gone" : "wait"),
-    svg("text", {x: middle, y: 23, class: "gap", "text-anchor": "middle"}, long.split(" ").slice(0, 2).join(" ")),
+    svg(
+      "text",
+      {x: middle, y: 23, class: "gap", "text-anchor": "middle"},
+      long.split(" ").slice(0, 2).join(" "),
+    ),
   ];
 }
 
@@ -205,9 +235,19 @@ function ticks(one, height) {
   for (let at = step; at < all - step / 3 && made.length < 60; at += step) {
     const x = one.x + (at / all) * one.width;
     made.push(svg("line", {x1: x, x2: x, y1: 26, y2: height - 18, class: "tick"}));
-    made.push(svg("text", {x, y: height - 5, class: "tick-text", "text-anchor": "middle"}, `+${duration(at)}`));
+    made.push(
+      svg(
+        "text",
+        {x, y: height - 5, class: "tick-text", "text-anchor": "middle"},
+        `+${duration(at)}`,
+      ),
+    );
   }
-  const from = svg("text", {x: one.x, y: height - 5, class: "tick-text"}, one.width >= 60 ? clock(one.from) : "");
+  const from = svg(
+    "text",
+    {x: one.x, y: height - 5, class: "tick-text"},
+    one.width >= 60 ? clock(one.from) : "",
+  );
   return [from, ...made];
 }
 
@@ -226,9 +266,11 @@ function lanesOf(runs, place) {
       const cut = span.ended === null;
       const until = cut ? endOfWork(run) : time(span.ended);
       const width = Math.max(cut ? 8 : 3, place(until) - x);
-      const name = span.kind === "model" ? shortened(span.name || "model", 40) : shortened(span.name, 40);
+      const name =
+        span.kind === "model" ? shortened(span.name || "model", 40) : shortened(span.name, 40);
       const inside = width > name.length * 6.2 + 8;
-      const reach = x + width + (inside || many || span.kind === "model" ? 2 : name.length * 6.2 + 8);
+      const reach =
+        x + width + (inside || many || span.kind === "model" ? 2 : name.length * 6.2 + 8);
       let lane = 0;
       if (span.kind !== "model") {
         lane = ends.findIndex((end, i) => i > 0 && end <= x);
@@ -236,7 +278,16 @@ function lanesOf(runs, place) {
       }
       ends[0] ??= 0;
       ends[lane] = Math.max(ends[lane] ?? 0, reach);
-      return {span, run, lane, x, width, name, inside, text: inside || (!many && span.kind !== "model")};
+      return {
+        span,
+        run,
+        lane,
+        x,
+        width,
+        name,
+        inside,
+        text: inside || (!many && span.kind !== "model"),
+      };
     }),
   );
 }
@@ -245,11 +296,31 @@ function lanesOf(runs, place) {
 function bar(one) {
   const {span, lane, x, width} = one;
   const y = TOP + lane * LANE;
-  const kinds = [span.kind, span.is_error ? "failed" : "", span.ended === null ? "open" : "", span.attempts > 1 ? "retried" : ""];
+  const kinds = [
+    span.kind,
+    span.is_error ? "failed" : "",
+    span.ended === null ? "open" : "",
+    span.attempts > 1 ? "retried" : "",
+  ];
   const text = one.text
-    ? svg("text", {x: one.inside ? x + 5 : x + width + 4, y: y + 14, class: one.inside ? "bar-text" : "bar-text outside"}, one.name)
+    ? svg(
+        "text",
+        {
+          x: one.inside ? x + 5 : x + width + 4,
+          y: y + 14,
+          class: one.inside ? "bar-text" : "bar-text outside",
+        },
+        one.name,
+      )
     : null;
-  const tries = span.attempts > 1 ? svg("text", {x: x + width - 4, y: y + 14, class: "bar-text", "text-anchor": "end"}, `↻${span.attempts}`) : null;
+  const tries =
+    span.attempts > 1
+      ? svg(
+          "text",
+          {x: x + width - 4, y: y + 14, class: "bar-text", "text-anchor": "end"},
+          `↻${span.attempts}`,
+        )
+      : null;
   return svg(
     "g",
     {},
@@ -265,7 +336,11 @@ function words(span, run) {
   const long = duration(seconds(span.started, span.ended ?? endOfWork(run)));
   const facts = [
     span.kind === "model" ? `Model call ${span.name}` : `Tool ${span.name}`,
-    span.ended === null ? (span.unknown || run.ended ? `began, and has no result of its own` : `runs for ${long}`) : long,
+    span.ended === null
+      ? span.unknown || run.ended
+        ? `began, and has no result of its own`
+        : `runs for ${long}`
+      : long,
     span.attempts > 1 ? `${span.attempts} attempts` : "",
     span.first_delta_s ? `first words after ${duration(span.first_delta_s)}` : "",
     span.tokens ? `${count(span.tokens)} tokens` : "",
@@ -274,7 +349,13 @@ function words(span, run) {
   return facts.filter(Boolean).join(", ");
 }
 
-const SIGNS = /** @type {Record<string, string>} */ ({approval: "✓", asks: "?", artifact: "◆", error: "!", message: "➤"});
+const SIGNS = /** @type {Record<string, string>} */ ({
+  approval: "✓",
+  asks: "?",
+  artifact: "◆",
+  error: "!",
+  message: "➤",
+});
 
 /** @param {any} one */
 function markWords(one) {
@@ -307,7 +388,7 @@ function mark(one, x, y) {
     {class: `mark ${one.kind} ${denied ? "denied" : ""}`},
     svg("title", {}, `${clock(one.at)} ${markWords(one)}`),
     svg("circle", {cx: x, cy: y + 11, r: 8}),
-    svg("text", {x, y: y + 15, "text-anchor": "middle"}, denied ? "✗" : SIGNS[one.kind] ?? "•"),
+    svg("text", {x, y: y + 15, "text-anchor": "middle"}, denied ? "✗" : (SIGNS[one.kind] ?? "•")),
   );
 }
 
@@ -331,7 +412,8 @@ function legend() {
     ["dead", "process gone"],
     ["wait", "waited"],
   ];
-  const signs = "✓ approval · ? question · ◆ artifact · ➤ message · ! error · ✕ last sign of a process";
+  const signs =
+    "✓ approval · ? question · ◆ artifact · ➤ message · ! error · ✕ last sign of a process";
   return h(
     "div",
     {class: "legend"},
@@ -344,32 +426,58 @@ function legend() {
 function table(runs, open) {
   const rows = runs
     .flatMap((run) => [
-      {at: run.started, what: `Run ${run.turn} begins${run.continues ? `, continues turn ${run.continues}` : ""}`, long: ""},
+      {
+        at: run.started,
+        what: `Run ${run.turn} begins${run.continues ? `, continues turn ${run.continues}` : ""}`,
+        long: "",
+      },
       ...run.spans.map((/** @type {any} */ span) => ({
         at: span.started,
         what: words(span, run),
         long: span.ended ? duration(seconds(span.started, span.ended)) : "",
       })),
       ...run.marks.map((/** @type {any} */ one) => ({at: one.at, what: markWords(one), long: ""})),
-      run.last_sign ? {at: run.last_sign, what: `Last sign of the process of run ${run.turn}`, long: ""} : null,
+      run.last_sign
+        ? {at: run.last_sign, what: `Last sign of the process of run ${run.turn}`, long: ""}
+        : null,
       run.ended
         ? {
             at: run.ended,
-            what: run.outcome === "interrupted" ? `Another process finds that run ${run.turn} was interrupted` : `Run ${run.turn} ends: ${run.outcome}`,
+            what:
+              run.outcome === "interrupted"
+                ? `Another process finds that run ${run.turn} was interrupted`
+                : `Run ${run.turn} ends: ${run.outcome}`,
             long: run.last_sign ? `${duration(seconds(run.last_sign, run.ended))} later` : "",
           }
         : null,
     ])
     .filter((one) => one !== null)
     .sort((a, b) => time(a.at) - time(b.at));
-  const row = (/** @type {any} */ one) => h("tr", {}, h("td", {}, clock(one.at)), h("td", {}, one.what), h("td", {class: "number"}, one.long));
+  const row = (/** @type {any} */ one) =>
+    h(
+      "tr",
+      {},
+      h("td", {}, clock(one.at)),
+      h("td", {}, one.what),
+      h("td", {class: "number"}, one.long),
+    );
   const body = h("tbody", {}, rows.slice(0, MOST_ROWS).map(row));
-  const head = h("tr", {}, h("th", {scope: "col"}, "Time"), h("th", {scope: "col"}, "Event"), h("th", {scope: "col"}, "Duration"));
+  const head = h(
+    "tr",
+    {},
+    h("th", {scope: "col"}, "Time"),
+    h("th", {scope: "col"}, "Event"),
+    h("th", {scope: "col"}, "Duration"),
+  );
   const all = () => {
     fill(body, rows.map(row));
     more.remove();
   };
-  const more = h("button", {type: "button", class: "quiet", onclick: all}, `Show all ${count(rows.length)} rows`);
+  const more = h(
+    "button",
+    {type: "button", class: "quiet", onclick: all},
+    `Show all ${count(rows.length)} rows`,
+  );
   return h(
     "details",
     {class: "fold", open},

@@ -27,7 +27,9 @@ export async function showUsage(conversation, place) {
   const turns = [];
   let after = /** @type {number | null} */ (Math.max(0, record.turn_count - MOST));
   while (after !== null) {
-    const page = /** @type {any} */ (await get(at(conversation.id, `/turns?after=${after}&limit=200`)));
+    const page = /** @type {any} */ (
+      await get(at(conversation.id, `/turns?after=${after}&limit=200`))
+    );
     turns.push(...page.items);
     after = page.next;
   }
@@ -46,8 +48,18 @@ export async function showUsage(conversation, place) {
       tile("From the cache", `${cached} %`),
       tile("Cost", cost(usage) || (usage.cost === null ? "–" : "$0")),
     ),
-    turns.length ? plot("Tokens by turn", turns, tokensOf, (value) => compactCount(Math.round(value)), true) : null,
-    money ? plot("Cost by turn, in dollars", turns, (turn) => [["cost", turn.usage.cost?.total ?? 0]], (value) => `$${value.toPrecision(2)}`, false) : null,
+    turns.length
+      ? plot("Tokens by turn", turns, tokensOf, (value) => compactCount(Math.round(value)), true)
+      : null,
+    money
+      ? plot(
+          "Cost by turn, in dollars",
+          turns,
+          (turn) => [["cost", turn.usage.cost?.total ?? 0]],
+          (value) => `$${value.toPrecision(2)}`,
+          false,
+        )
+      : null,
     table(turns),
   );
 }
@@ -78,7 +90,11 @@ function plot(title, all, partsOf, written, legend) {
   const y = (/** @type {number} */ value) => HEIGHT - 24 - (value / top) * (HEIGHT - 40);
   const lines = [0, 0.5, 1].map((share) => [
     svg("line", {x1: LEFT, x2: width - 8, y1: y(top * share), y2: y(top * share), class: "tick"}),
-    svg("text", {x: LEFT - 6, y: y(top * share) + 4, "text-anchor": "end", class: "tick-text"}, share ? written(top * share) : "0"),
+    svg(
+      "text",
+      {x: LEFT - 6, y: y(top * share) + 4, "text-anchor": "end", class: "tick-text"},
+      share ? written(top * share) : "0",
+    ),
   ]);
   const each = Math.ceil(40 / step);
   const bars = turns.map((turn, i) => {
@@ -87,10 +103,25 @@ function plot(title, all, partsOf, written, legend) {
     const rects = partsOf(turn).map(([name, value]) => {
       sum += value;
       const height = y(sum - value) - y(sum);
-      return svg("rect", {x, y: y(sum), width: step * 0.76, height: Math.max(0, height), class: `part ${name}`});
+      return svg("rect", {
+        x,
+        y: y(sum),
+        width: step * 0.76,
+        height: Math.max(0, height),
+        class: `part ${name}`,
+      });
     });
-    const said = partsOf(turn).filter(([, value]) => value).map(([name, value]) => `${name.replace("_", " ")} ${written(value)}`);
-    const number = i % each === 0 ? svg("text", {x: x + step * 0.38, y: HEIGHT - 8, "text-anchor": "middle", class: "tick-text"}, String(turn.turn)) : null;
+    const said = partsOf(turn)
+      .filter(([, value]) => value)
+      .map(([name, value]) => `${name.replace("_", " ")} ${written(value)}`);
+    const number =
+      i % each === 0
+        ? svg(
+            "text",
+            {x: x + step * 0.38, y: HEIGHT - 8, "text-anchor": "middle", class: "tick-text"},
+            String(turn.turn),
+          )
+        : null;
     return svg("g", {}, svg("title", {}, `Turn ${turn.turn}: ${said.join(", ")}`), rects, number);
   });
   const about = `${title}, ${turns.length} turns, at most ${written(top)}`;
@@ -101,9 +132,26 @@ function plot(title, all, partsOf, written, legend) {
     h(
       "div",
       {class: "picture-scroll", tabindex: 0, role: "group", "aria-label": title},
-      svg("svg", {viewBox: `0 0 ${width} ${HEIGHT}`, width, height: HEIGHT, role: "img", "aria-label": about}, lines.flat(), bars),
+      svg(
+        "svg",
+        {
+          viewBox: `0 0 ${width} ${HEIGHT}`,
+          width,
+          height: HEIGHT,
+          role: "img",
+          "aria-label": about,
+        },
+        lines.flat(),
+        bars,
+      ),
     ),
-    legend ? h("div", {class: "legend"}, PARTS.map(([name, text]) => h("span", {}, h("i", {class: `key part ${name}`}), text))) : null,
+    legend
+      ? h(
+          "div",
+          {class: "legend"},
+          PARTS.map(([name, text]) => h("span", {}, h("i", {class: `key part ${name}`}), text)),
+        )
+      : null,
   );
 }
 
@@ -118,11 +166,24 @@ function table(turns) {
       PARTS.map(([name]) => h("td", {class: "number"}, count(turn.usage[name] ?? 0))),
       h("td", {class: "number"}, cost(turn.usage) || "–"),
     );
-  const head = h("tr", {}, names.map((name) => h("th", {scope: "col"}, name)));
+  const head = h(
+    "tr",
+    {},
+    names.map((name) => h("th", {scope: "col"}, name)),
+  );
   return h(
     "details",
     {class: "fold"},
     h("summary", {}, "As a table"),
-    h("div", {class: "scroll", tabindex: 0, role: "group", "aria-label": "Usage by turn"}, h("table", {class: "facts-table"}, h("thead", {}, head), h("tbody", {}, turns.slice(-500).map(row)))),
+    h(
+      "div",
+      {class: "scroll", tabindex: 0, role: "group", "aria-label": "Usage by turn"},
+      h(
+        "table",
+        {class: "facts-table"},
+        h("thead", {}, head),
+        h("tbody", {}, turns.slice(-500).map(row)),
+      ),
+    ),
   );
 }
