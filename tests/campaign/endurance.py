@@ -380,6 +380,7 @@ class Left:
 
 
 _KINDS: dict[type, int] = {}
+_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # once: each look makes classes
 _NOT_LEFT = (Left, weakref.ref)  # sets keep dead references until the next addition
 
 
@@ -388,8 +389,8 @@ def _left() -> Left:
     for _ in range(3):  # a finaliser makes garbage of its own
         gc.collect()
     blocks = sys.getallocatedblocks()
-    with contextlib.suppress(OSError, AttributeError):  # of another C library
-        ctypes.CDLL(None).malloc_trim(0)  # free memory that the allocator keeps is no leak
+    if _trim is not None:
+        _trim(0)  # free memory that the allocator keeps is no leak
     found = Counter(map(type, gc.get_objects()))
     for kind in found:
         _KINDS.setdefault(kind, len(_KINDS))
