@@ -248,3 +248,33 @@ async def test_a_killed_server_continues_the_turn_at_the_next_call(tmp_path):
     async with served(), connected(url) as client:
         continued = said(await client.call_tool("ask", {"context_id": "c"}))
         assert (continued["text"], continued["turn"]) == ("Result: waited", 2)
+
+
+async def test_a_request_that_the_server_ends_leaves_its_turn_alone(tmp_path, monkeypatch):
+    """Only a client that closes its response cancels: the turn of any other call goes on."""
+    monkeypatch.setenv("LOOOPY_TEST_FOLDER", str(tmp_path))
+    async with (
+        open_stores("memory:") as stores,
+        AgentHost(build, stores) as host,
+        build("c", stores) as other,
+    ):
+        app = create_app(host, authenticate=StaticTokens(WHO), faces=[mcp_api])
+        headers = {"Authorization": f"Bearer {ADA}"}
+        inside = httpx2.ASGITransport(app)  # its requests end without a word to the application
+        async with httpx2.AsyncClient(transport=inside, headers=headers) as http:
+            transport = streamable_http_client("http://127.0.0.1/mcp", http_client=http)
+            async with Client(transport) as client:
+                await client.call_tool("ask", {"prompt": "hi", "context_id": "c"})
+                record = await stores.state.load("c")
+                assert record is not None
+                events = other.events(after=record.last_seq)
+                waits = {"prompt": "wait", "context_id": "c"}
+                call = asyncio.create_task(client.call_tool("ask", waits))
+                async for event in events:
+                    if event.type == "tool_execution_start":
+                        call.cancel()
+                        await asyncio.gather(call, return_exceptions=True)
+                        (tmp_path / "go").touch()
+                    if event.type == "turn_end":
+                        assert event.outcome == "completed"
+                        break
