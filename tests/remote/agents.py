@@ -87,6 +87,10 @@ class Clerk(AgentExecutor):
             await up.start_work(up.new_agent_message([new_text_part("Looking.")]))
             await up.add_artifact([new_text_part("n,m\n1,2")], artifact_id="table")
             await up.complete(up.new_agent_message([new_text_part("The table is ready.")]))
+        elif text == "quiet":
+            await up.start_work(up.new_agent_message([new_text_part("Looking.")]))
+            await up.add_artifact([new_text_part("It is 5.")], artifact_id="reply")
+            await up.complete()
         elif text == "twice":
             await up.add_artifact([new_text_part("It is 5.")], artifact_id="reply")
             await up.complete(up.new_agent_message([new_text_part("It is 5.")]))

@@ -95,8 +95,9 @@ async def test_the_answer_and_the_artifacts_beside_it_both_count(
     for remote in (streaming_desk, desk):
         _, (result,), _ = await run(make_agent, memory_stores, remote, "both")
         assert [one.text for one in result.content] == ["The table is ready.", "n,m\n1,2"]
-        _, (result,), _ = await run(make_agent, memory_stores, remote, "twice")
-        assert [one.text for one in result.content] == ["It is 5."]
+        for prompt in ("twice", "quiet"):
+            _, (result,), _ = await run(make_agent, memory_stores, remote, prompt)
+            assert [one.text for one in result.content] == ["It is 5."]
 
 
 @pytest.mark.parametrize(

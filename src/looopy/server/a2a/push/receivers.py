@@ -15,7 +15,7 @@ import re
 import socket
 from collections.abc import Iterable, Sequence
 from ipaddress import IPv4Address, IPv6Address
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, cast
 from urllib.parse import SplitResult, urlsplit
 
 import httpcore
@@ -180,7 +180,7 @@ class _Backend(httpcore.AsyncNetworkBackend):
 
     def __init__(self, receivers: Receivers) -> None:
         self._receivers = receivers
-        self._network: httpcore.AsyncNetworkBackend = httpcore.AnyIOBackend()
+        self._network = cast("httpcore.AsyncNetworkBackend", httpcore.AnyIOBackend())
 
     async def connect_tcp(
         self,
