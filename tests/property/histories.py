@@ -30,7 +30,14 @@ from looopy.types.message import (
 )
 
 PROVIDER, MODEL = "anthropic", "claude-sonnet-4-5"
+# Made once: a strategy that is made while one is drawn is looked through again each time.
 _BLANK = st.sampled_from(["", " ", "\n\t "])
+_ONE_OF_THREE = st.sampled_from(range(3))
+_WHAT = st.sampled_from(["drop", "repeat", "move", "add", "replace", "cut"])
+_STRANGE_CALLS = st.sampled_from(["", "nobody's", "call_0_0_0"])
+_STRANGE_IDS = st.lists(st.sampled_from(["", "x", "call_0_0_0", "a|b" * 30]), max_size=3)
+_STRANGE_NAMES = st.sampled_from(["add", "", "functions.add", "n" * 70])
+_CUT = st.sampled_from([StopReason.ERROR, StopReason.ABORTED, StopReason.LENGTH])
 
 
 @dataclass(frozen=True)
@@ -80,20 +87,12 @@ def valid(draw: Any, *, turns: int = 4, thinking: bool = True, by: Maker = CLAUD
     messages: list[Message] = []
     for turn in range(draw(st.integers(0, turns))):
         question = f"question {turn}"
-        messages.append(
-            UserMessage(
-                draw(
-                    st.sampled_from(
-                        [
-                            question,
-                            (TextContent(question), ImageContent("aW1n")),
-                            (TextContent(question), TextContent("and so on")),
-                        ]
-                    )
-                ),
-                timestamp=1,
-            )
+        ways = (
+            question,
+            (TextContent(question), ImageContent("aW1n")),
+            (TextContent(question), TextContent("and so on")),
         )
+        messages.append(UserMessage(ways[draw(_ONE_OF_THREE)], timestamp=1))
         for iteration in range(draw(st.integers(0, 3))):
             messages += _group(
                 f"{turn}_{iteration}",
@@ -144,15 +143,14 @@ def _odd(draw: Any, messages: list[Message], by: Maker) -> Message:
     if kind == 1:
         return CustomMessage("note", "for people only", timestamp=4)
     if kind == 2:
-        return result(ToolCall(draw(st.sampled_from(["", "nobody's", "call_0_0_0"])), "add"), "7")
+        return result(ToolCall(draw(_STRANGE_CALLS), "add"), "7")
     if kind == 3:
         return AssistantMessage((TextContent(blank), TextContent("trailing \n")), **by.said)
     if kind == 4:
         return AssistantMessage(draw(st.sampled_from([(), (TextContent(blank),)])), **by.said)
     if kind == 5:  # another model's, with ids that are blank, repeated or strange
-        ids = draw(st.lists(st.sampled_from(["", "x", "call_0_0_0", "a|b" * 30]), max_size=3))
-        names = st.sampled_from(["add", "", "functions.add", "n" * 70])
-        calls = [ToolCall(i, draw(names), thought_signature="opaque") for i in ids]
+        ids = draw(_STRANGE_IDS)
+        calls = [ToolCall(i, draw(_STRANGE_NAMES), thought_signature="opaque") for i in ids]
         thought = ThinkingContent("elsewhere", thinking_signature="theirs")
         theirs = {**by.said, "provider": "elsewhere", "model": "other"}
         return AssistantMessage((thought, TextContent("theirs"), *calls), **theirs)
@@ -161,7 +159,7 @@ def _odd(draw: Any, messages: list[Message], by: Maker) -> Message:
         return UserMessage("still here", timestamp=4)
     cut = draw(st.sampled_from(said))
     keep = draw(st.integers(0, len(cut.content)))
-    stop = draw(st.sampled_from([StopReason.ERROR, StopReason.ABORTED, StopReason.LENGTH]))
+    stop = draw(_CUT)
     content = (*cut.content[:keep], ThinkingContent("half a thou"))
     return replace(cut, content=content, stop_reason=stop)
 
@@ -172,7 +170,7 @@ def damaged(draw: Any, *, turns: int = 4, by: Maker = CLAUDE) -> list[Message]:
     messages = draw(valid(turns=turns, by=by))
     messages = messages[: draw(st.integers(0, len(messages)))]
     for _ in range(draw(st.integers(0, 5))):
-        action = draw(st.sampled_from(["drop", "repeat", "move", "add", "replace", "cut"]))
+        action = draw(_WHAT)
         here = draw(st.integers(0, max(0, len(messages) - 1)))
         there = draw(st.integers(0, len(messages)))
         if action == "add":
