@@ -173,6 +173,7 @@ export class Conversation extends EventTarget {
   }
 
   async keepFollowing() {
+    let stale = false; // the server was lost, and has not said since how things stand
     for (let tries = 0; !this.closing.signal.aborted; tries += 1) {
       try {
         const path = at(this.id, `/events?format=compact&${STREAM}&clip=${CLIP}&after=${this.seq}`);
@@ -180,6 +181,8 @@ export class Conversation extends EventTarget {
           tries = 0;
           this.connected = true;
           this.emit("connection");
+          if (stale) void this.refresh().catch(() => {}); // it ends a turn that a dead process left
+          stale = false;
         };
         for await (const frame of follow(path, this.closing.signal, opened)) this.take(frame);
       } catch (error) {
@@ -195,7 +198,11 @@ export class Conversation extends EventTarget {
       this.notice = "";
       this.emit("connection");
       await pause(Math.min(SLOWEST_S, 0.3 * 2 ** tries));
-      await this.refresh().catch(() => {});
+      stale = true;
+      await this.refresh().then(
+        () => (stale = false),
+        () => {},
+      );
     }
   }
 
