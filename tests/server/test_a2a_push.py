@@ -96,7 +96,7 @@ async def hooked(*answers):
 async def pushing(stores, options=ON_LOOPBACK):
     """The address of a server that sends push notifications."""
     host = AgentHost(build, stores, drain_s=0.01)
-    tokens = StaticTokens({ADA: "ada", BEN: {"actor_id": "ben", "tenant_id": "acme"}})
+    tokens = StaticTokens({ADA: "ada", BEN: "ben"})
     app = create_app(host, authenticate=tokens, faces=[partial(a2a_api, push=options)])
     async with listening(app) as url:
         yield url
