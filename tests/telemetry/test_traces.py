@@ -251,6 +251,11 @@ async def test_telemetry_that_fails_costs_no_turn(kept, caplog):
     logged = [one for one in caplog.records if one.name == "looopy"]
     assert len(logged) == 1
     assert [one.sum for one in kept.metrics()[names.TURNS_RUNNING]] == [0]
+    configure(tracer_provider=object())
+    async with Agent("b", llm_provider=ScriptedProvider([text("4"), text("5")])) as agent:
+        assert (await agent.execute_turn("hi")).text == "4"
+        assert (await agent.execute_turn("hi")).text == "5"
+    assert "telemetry is off" in caplog.text
 
 
 class Watched(OTLPSpanExporter):

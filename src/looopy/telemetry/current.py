@@ -7,6 +7,7 @@ Where nobody did, there is nothing to do, and a turn pays for one look into `sys
 
 from __future__ import annotations
 
+import logging
 import sys
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from looopy.telemetry.instruments import Instruments
     from looopy.telemetry.watch import TurnWatch
 
+_logger = logging.getLogger("looopy")
 _made: tuple[object, object, Instruments] | None = None
 _of_traces: Any = None  # OpenTelemetry's modules, once they are there
 _of_metrics: Any = None
@@ -58,10 +60,20 @@ def note_recovery(context_id: str, turn: int, trace: str | None, started_at: dat
 
 
 def _instruments() -> Instruments | None:
-    """Those of the providers that are set now; `None` if neither of them does anything."""
-    global _made, _of_traces, _of_metrics  # noqa: PLW0603 - as OpenTelemetry's providers are
+    """Those of the providers that are set now; `None` if they cannot be used."""
     if not CHOSEN.enabled:
         return None
+    try:
+        return _of_providers()
+    except Exception:
+        CHOSEN.enabled = False
+        _logger.exception("the providers of OpenTelemetry cannot be used: telemetry is off")
+        return None
+
+
+def _of_providers() -> Instruments | None:
+    """`None` if neither of the providers does anything."""
+    global _made, _of_traces, _of_metrics  # noqa: PLW0603 - as OpenTelemetry's providers are
     if _of_traces is None:
         loaded = sys.modules
         if "opentelemetry.trace" not in loaded and "opentelemetry.metrics" not in loaded:
