@@ -82,4 +82,28 @@ MUTANTS = [
         "pass",
         f"{_RUNS}::test_a_slow_page_gets_no_message_twice",
     ),
+    mutant(
+        "web-run-ends-without-its-answer",
+        "a page waits for ever for the answer of a turn that ended as its run began",
+        "looopy.server.ag_ui.runs:Runs._attached",
+        "if record is None or (record.end_seq or 0) > log.seq:",
+        "if False:",
+        f"{_RUNS}::test_a_turn_that_ends_while_its_run_begins_is_shown_to_its_end",
+    ),
+    mutant(
+        "web-page-misses-a-new-question",
+        "a page that opens as a turn asks has nothing to approve",
+        "looopy.server.ag_ui.runs:Runs._run",
+        "if running is None and state.status is AgentStatus.BUSY:",
+        "if False:",
+        f"{_RUNS}::test_a_page_that_opens_as_a_turn_asks_sees_the_interrupt",
+    ),
+    mutant(
+        "web-asking-task-is-shown-cancelled",
+        "a caller gives up a task that asks, because its context was read too early",
+        "looopy.server.a2a.tasks:TaskReader.find",
+        "if not found.torn:",
+        "if True:",
+        "tests/server/test_a2a_tasks.py::test_a_task_that_asks_while_it_is_read_waits",
+    ),
 ]
