@@ -79,7 +79,7 @@ MUTANTS = [
     mutant(
         "a-credential-is-no-secret",
         "what a user has encrypted stands in the history",
-        "looopy.agent.running:RunningTurn.run",
+        "looopy.agent.running:RunningTurn._run",
         "self.redactor.add(resumed.opened)",
         "pass",
         f"{_CREDENTIALS}::test_a_credential_reaches_the_call_and_nothing_else",
