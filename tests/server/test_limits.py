@@ -350,6 +350,7 @@ OTHERS = {
     "looopy.server.quotas:_MOST_TENANTS": "how many are remembered",
     "looopy.server.site:_MOST_CALLERS": "how many are remembered",
     "looopy.server.sse:_MOST_FRAMES": "how many are remembered",
+    "looopy.server.sse:_MOST_BYTES": "how many are remembered",
     "looopy.server.stdio:MAX_LINE_BYTES": "over stdio",
 }
 NAMED = re.compile(r"_?(MAX|MOST|LONGEST)_[A-Z_]+|INBOX_LIMIT|_CONTEXT_ID")

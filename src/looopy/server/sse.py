@@ -27,6 +27,7 @@ from looopy.types.event import AgentEvent, event_to_json
 from looopy.types.storable import MAX_INT
 
 _MOST_FRAMES = 512
+_MOST_BYTES = 32 * 1024 * 1024  # of all frames that are kept
 
 
 def json_text(value: Any) -> str:
@@ -51,6 +52,7 @@ class Frames:
     def __init__(self, write: Callable[[AgentEvent], dict[str, Any]] = event_to_json) -> None:
         self._write = write
         self._made: OrderedDict[int, tuple[AgentEvent, bytes]] = OrderedDict()
+        self._bytes = 0
 
     def of(self, event: AgentEvent) -> bytes:
         """The frame of *event*."""
@@ -59,8 +61,10 @@ class Frames:
             return known[1]
         made = frame(event.type, self._write(event), None if event.path else event.seq)
         self._made[id(event)] = (event, made)
-        if len(self._made) > _MOST_FRAMES:
-            self._made.popitem(last=False)
+        self._bytes += len(made)
+        while len(self._made) > _MOST_FRAMES or self._bytes > _MOST_BYTES:
+            _, (_, oldest) = self._made.popitem(last=False)
+            self._bytes -= len(oldest)
         return made
 
 
