@@ -12,6 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import httpx
 import pytest
 from fastapi import HTTPException
 
@@ -225,6 +226,20 @@ async def test_a_service_refuses_a_second_turn_while_one_runs(tmp_path, monkeypa
         lines = [line async for line in stream.body_iterator]
         assert '"outcome": "completed"' in lines[-1]
     assert host.agent_count == 0
+
+
+def test_a_mounted_api_knows_who_is_signed_in(tmp_path):
+    """A key of the request begins the turn; a stranger finds nothing, and no key is stored."""
+    with _serve("starlette_app.py", cwd=tmp_path) as port, httpx.Client() as client:
+        ada, bob = {"X-Session": "key-of-ada"}, {"X-Session": "key-of-bob"}
+        url = client.get(f"http://127.0.0.1:{port}/").json()["agents"] + "/mine"
+        accept = {**ada, "Accept": "text/event-stream"}
+        said = client.post(f"{url}/turns", json={"message": "Who am I?"}, headers=accept)
+        assert "signed in with a key of 10 characters" in said.text
+        assert client.get(url, headers=ada).json()["status"] == "ready"
+        assert client.get(url, headers=bob).status_code == 404
+        assert client.get(url).status_code == 401
+    assert b"key-of-ada" not in b"".join(p.read_bytes() for p in tmp_path.glob("contexts.db*"))
 
 
 def test_the_assistant_to_serve_obeys_its_words(tmp_path):
