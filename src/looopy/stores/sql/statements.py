@@ -229,13 +229,14 @@ READ_TAGS = f"SELECT tags FROM looopy_contexts WHERE {_THIS} /* FOR UPDATE */"
 SAVE_TAGS = f"UPDATE looopy_contexts SET tags = :tags WHERE {_THIS}"
 
 _IS_LIVE = f"c.holder IS NOT NULL AND {_live('c.lease_until')}"
-# A context with an open turn keeps its mark, so the few that are marked have all that runs.
+# A context with an open turn keeps its mark, so the few that are marked have all that runs. Not a
+# join: for an empty table, that would be planned along half of the key.
 RUNNING = (
-    "SELECT u.context_id FROM looopy_unindexed u CROSS JOIN looopy_contexts c"
-    " WHERE u.tenant_id = :tenant"
-    " AND c.tenant_id = u.tenant_id AND c.context_id = u.context_id"
-    f" AND c.open_turn IS NOT NULL AND {_IS_LIVE}"
-    " AND (:actor IS NULL OR c.owner_actor = :actor) ORDER BY u.context_id LIMIT :limit"
+    "SELECT u.context_id FROM looopy_unindexed u WHERE u.tenant_id = :tenant AND"
+    f" (SELECT c.open_turn IS NOT NULL AND {_IS_LIVE}"
+    " AND (:actor IS NULL OR c.owner_actor = :actor) FROM looopy_contexts c"
+    " WHERE c.tenant_id = u.tenant_id AND c.context_id = u.context_id)"
+    " ORDER BY u.context_id LIMIT :limit"
 )
 # A turn whose lease has expired keeps nobody busy.
 _STATUS = f"CASE WHEN i.status = 'busy' AND NOT ({_IS_LIVE}) THEN 'ready' ELSE i.status END"
