@@ -141,6 +141,18 @@ class Page:
                 return
         raise AssertionError(f"{key} does not lead to {what}")
 
+    async def delayed(self, what: re.Pattern[str]) -> asyncio.Event:
+        """Keep the next answer to such a request back until the event is set."""
+        until = asyncio.Event()
+
+        async def keep(route: Any) -> None:
+            answer = await route.fetch()
+            await until.wait()
+            await route.fulfill(response=answer)
+
+        await self.tab.route(what, keep, times=1)
+        return until
+
     async def say(self, words: str) -> None:
         """Type a message, where the focus is, and send it."""
         await self.tab.keyboard.type(words)
@@ -197,49 +209,8 @@ async def test_a_turn_that_is_killed_twice_goes_on_and_its_timeline_shows_how(
         await page.press("Escape")
         await page.sees(".chip.artifact:focus")
 
-        served.hold.touch()
-        await page.tab_to("#composer")
-        await page.say("A story.")
-        await page.sees("text=half of the story", ".lease:has-text('this server')")
-        for _ in range(2):
-            await served.kill()
-            await page.sees("text=Reconnecting")
-            await page.tab.route(RECORD, lambda route: route.abort(), times=1)  # it comes too early
-            await served.start()
-            await page.sees(".bar:has-text('was interrupted')")  # without a reload, too
-            await page.tab.reload()
-            await page.sees(".prose p:text-is('Let me read.')", ".call.done", ".turn-end.completed")
-            await page.tab_to(".bar button.main")
-            await page.press("Enter")
-            await page.sees("text=half of the story")
-        served.hold.unlink()
-        await page.sees(".turn-end.completed >> nth=1", ".message:has-text('read all of it')")
-
-        await page.tab_to(".chat-tools a:first-child")
-        await page.press("Enter")
-        await page.sees("svg.timeline")
-        parts = await page.tab.eval_on_selector_all(
-            "svg rect:is(.work, .dead), svg .death line",
-            "all => all.map(one => [one.tagName === 'line' ? 'sign' : one.classList[0],"
-            " Number(one.getAttribute('x') ?? one.getAttribute('x1')),"
-            " Number(one.getAttribute('width'))])",
-        )
-        names = [name for name, _, _ in sorted(parts, key=lambda part: part[1])]
-        assert names.count("work") == 3
-        assert names.count("dead") == names.count("sign") == 2
-        works, deads, signs = (
-            sorted((x, x + width) for kind, x, width in parts if kind == name)
-            for name in ("work", "dead", "sign")
-        )
-        for i in range(2):  # a run, the sign that ends it, the gap, the next run
-            assert works[i][1] == pytest.approx(signs[i][0]) == pytest.approx(deads[i][0])
-            assert deads[i][1] <= works[i + 1][0]
-        await page.tab_to(".panel summary")
-        await page.press("Enter")
-        rows = await page.tab.inner_text(".panel table")
-        assert rows.count("Last sign of the process of run") == 2
-        assert rows.count("began, and has no result of its own") == 2
-
+        await _is_killed_twice(page, served)
+        await _shows_both_gaps(page)
         await page.tab.set_viewport_size({"width": 375, "height": 780})
         await page.tab.emulate_media(color_scheme="dark")
         await page.is_accessible()
@@ -247,6 +218,58 @@ async def test_a_turn_that_is_killed_twice_goes_on_and_its_timeline_shows_how(
         await page.press("Enter")
         await page.sees("#composer")
         await page.is_accessible()
+
+
+async def _is_killed_twice(page: Page, served: Served) -> None:
+    served.hold.touch()
+    await page.tab_to("#composer")
+    await page.say("A story.")
+    await page.sees("text=half of the story", ".lease:has-text('this server')")
+    late = asyncio.Event()
+    for last in (False, True):
+        await served.kill()
+        await page.sees("text=Reconnecting")
+        await page.tab.route(RECORD, lambda route: route.abort(), times=1)  # it comes too early
+        await served.start()
+        await page.sees(".bar:has-text('was interrupted')")  # without a reload, too
+        await page.tab.reload()
+        await page.sees(".prose p:text-is('Let me read.')", ".call.done", ".turn-end.completed")
+        await page.tab_to(".bar button.main")
+        if last:
+            late = await page.delayed(RECORD)
+        await page.press("Enter")
+        await page.sees("text=half of the story")
+    served.hold.unlink()
+    await page.sees(".turn-end.completed >> nth=1", ".message:has-text('read all of it')")
+    await page.sees(".chip.ready")
+    async with page.tab.expect_request(RECORD):  # the answer of before says that it runs
+        late.set()
+    await page.sees(".chip.ready")
+
+
+async def _shows_both_gaps(page: Page) -> None:
+    await page.tab_to(".chat-tools a:first-child")
+    await page.press("Enter")
+    await page.sees("svg.timeline")
+    parts = await page.tab.eval_on_selector_all(
+        "svg rect:is(.work, .dead), svg .death line",
+        "all => all.map(one => [one.tagName === 'line' ? 'sign' : one.classList[0],"
+        " Number(one.getAttribute('x') ?? one.getAttribute('x1')),"
+        " Number(one.getAttribute('width'))])",
+    )
+    names = [name for name, _, _ in sorted(parts, key=lambda part: part[1])]
+    assert names.count("work") == 3
+    assert names.count("dead") == names.count("sign") == 2
+    works, deads, signs = (
+        sorted((x, x + width) for kind, x, width in parts if kind == name)
+        for name in ("work", "dead", "sign")
+    )
+    for i in range(2):  # a run, the sign that ends it, the gap, the next run
+        assert works[i][1] == pytest.approx(signs[i][0]) == pytest.approx(deads[i][0])
+        assert deads[i][1] <= works[i + 1][0]
+    rows = await page.tab.inner_text(".panel table")
+    assert rows.count("Last sign of the process of run") == 2
+    assert rows.count("began, and has no result of its own") == 2
 
 
 HTML = '<img src=x onerror="window.pwned=1"><script>window.pwned=1</script><b>bold</b>'

@@ -112,6 +112,7 @@ export class Composer {
       if (this.conversation === conversation && this.input.value.trim() === text) this.put("");
     } catch (error) {
       this.actions.problem(error);
+      if (how === "steer") await conversation.refresh().catch(this.actions.problem); // it has ended
     }
   }
 

@@ -12,6 +12,7 @@ export const CLIP = 20_000; // characters of a text that cross the wire unasked
 const PAGE = 40;
 const MOST_SHOWN = 400; // messages that are kept: older ones are loaded again when asked for
 const SLOWEST_S = 2;
+const REFRESHES = 5;
 const STREAM = ["status_change", "tool_execution_update", "thinking"]
   .map((name) => `include=${name}`)
   .join("&");
@@ -166,10 +167,14 @@ export class Conversation extends EventTarget {
     }
   }
 
-  /** Read the record again: its status, what waits, who holds it. */
+  /** Read the record again: its status, what waits, who holds it. Answers may overtake events. */
   async refresh() {
-    this.record = await get(at(this.id));
-    this.emit("record");
+    for (let tries = 0; tries < REFRESHES; tries += 1) {
+      const found = await get(at(this.id));
+      if (found.last_seq < Math.max(this.seq, this.record?.last_seq ?? 0)) continue; // it was late
+      this.record = found;
+      return this.emit("record");
+    }
   }
 
   async keepFollowing() {
@@ -329,6 +334,7 @@ export class Conversation extends EventTarget {
     this.live = null;
     const ended = new Date().toISOString();
     this.turns.set(event.turn, {...this.turns.get(event.turn), ...event, ended_at: ended});
+    Object.assign(this.record, {status: "ready", lease: null});
     this.emit("turn", event);
     void this.afterTurn();
   }
@@ -370,9 +376,11 @@ export class Conversation extends EventTarget {
 
   /** @param {"steer" | "follow-up"} how @param {string} message */
   async tell(how, message) {
-    await call("POST", at(this.id, `/${how}`), {message});
+    const steers = how === "steer"; // this turn: a later one would not know what it is about
+    const body = steers ? {message, expected_turn: this.record.turn_count} : {message};
+    await call("POST", at(this.id, `/${how}`), body);
     this.note(
-      how === "steer"
+      steers
         ? "Your message reaches the model before its next call."
         : "Your message follows when the turn ends.",
     );

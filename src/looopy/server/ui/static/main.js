@@ -30,6 +30,7 @@ class App {
     this.panel = "";
     this.turn = 0;
     this.lost = false;
+    this.drawAfter = 0;
     const actions = {
       problem: (/** @type {unknown} */ error) => this.problem(error),
       edit: (/** @type {string} */ text) => this.composer.put(text),
@@ -230,10 +231,15 @@ class App {
     }
   }
 
-  /** The timeline of a running turn grows while it is looked at. */
-  tick() {
-    if (this.panel === "timeline" && this.conversation?.running && !document.hidden)
-      this.drawPanel().catch(() => {});
+  /** The timeline of a running turn grows while it is looked at; a long one more seldom. */
+  async tick() {
+    const wanted = this.panel === "timeline" && this.conversation?.running && !document.hidden;
+    const began = performance.now();
+    if (!wanted || began < this.drawAfter) return;
+    this.drawAfter = Infinity;
+    await this.drawPanel().catch(() => {});
+    const ended = performance.now();
+    this.drawAfter = ended + 10 * (ended - began);
   }
 
   heading() {

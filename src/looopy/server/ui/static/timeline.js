@@ -37,7 +37,7 @@ export async function showTimeline(conversation, turn, place) {
   const end = found.runs.at(-1).turn;
   const base = `#/c/${encodeURIComponent(conversation.id)}/timeline/`;
   const title = first === end ? `Turn ${first}` : `Turns ${first} to ${end}, one after the other`;
-  const open = place.querySelector("details")?.open ?? false;
+  const open = place.querySelector("details")?.open ?? true;
   const left = place.querySelector(".picture-scroll")?.scrollLeft ?? 0;
   fill(
     place,
@@ -156,7 +156,9 @@ function picture(runs, wide) {
     return inside.x + Math.min(1, Math.max(0, share)) * inside.width;
   };
   const last = segments[segments.length - 1];
-  const width = last.x + last.width + 16;
+  const works = segments.filter((one) => one.kind === "work");
+  const signs = marksOf(runs, place);
+  const width = Math.max(last.x + last.width, ...signs.map(([, x]) => x + 10)) + 16;
   const bars = lanesOf(runs, place);
   const lanes = Math.max(1, ...bars.map((one) => one.lane + 1));
   const marks = TOP + lanes * LANE + 6;
@@ -164,12 +166,12 @@ function picture(runs, wide) {
   const parts = [
     svg("defs", {}, hatch()),
     ...segments.flatMap((one) => segment(one, height)),
-    ...segments.filter((one) => one.kind === "work").flatMap((one) => ticks(one, height)),
+    ...works.flatMap((one, i) => ticks(one, height, (works[i + 1]?.x ?? width) - one.x)),
     label(6, TOP + 16, "Model"),
     lanes > 1 ? label(6, TOP + LANE + 16, "Tools") : null,
     label(6, marks + 16, "Events"),
     ...bars.map(bar),
-    ...marksOf(runs, place).map(([one, x]) => mark(one, x, marks)),
+    ...signs.map(([one, x]) => mark(one, x, marks)),
     ...runs.filter((run) => run.last_sign).map((run) => death(place(run.last_sign), marks + 20)),
   ];
   const props = {viewBox: `0 0 ${width} ${height}`, width, height, role: "img", class: "timeline"};
@@ -227,8 +229,8 @@ function segment(one, height) {
   ];
 }
 
-/** @param {Segment} one @param {number} height */
-function ticks(one, height) {
+/** @param {Segment} one @param {number} height @param {number} room up to the next run */
+function ticks(one, height, room) {
   const all = (one.to - one.from) / 1000;
   const step = STEPS.find((size) => (size / all) * one.width >= 64) ?? Infinity;
   const made = [];
@@ -246,7 +248,7 @@ function ticks(one, height) {
   const from = svg(
     "text",
     {x: one.x, y: height - 5, class: "tick-text"},
-    one.width >= 60 ? clock(one.from) : "",
+    room >= 52 ? clock(one.from) : "",
   );
   return [from, ...made];
 }
@@ -331,15 +333,15 @@ function bar(one) {
   );
 }
 
-/** A span as a sentence. @param {any} span @param {any} run */
-function words(span, run) {
-  const long = duration(seconds(span.started, span.ended ?? endOfWork(run)));
+/** A span as a sentence. @param {any} span @param {any} run @param {boolean} [brief] */
+function words(span, run, brief = false) {
+  const long = brief ? "" : duration(seconds(span.started, span.ended ?? endOfWork(run)));
   const facts = [
     span.kind === "model" ? `Model call ${span.name}` : `Tool ${span.name}`,
     span.ended === null
       ? span.unknown || run.ended
         ? `began, and has no result of its own`
-        : `runs for ${long}`
+        : `runs ${long && `for ${long}`}`
       : long,
     span.attempts > 1 ? `${span.attempts} attempts` : "",
     span.first_delta_s ? `first words after ${duration(span.first_delta_s)}` : "",
@@ -433,7 +435,7 @@ function table(runs, open) {
       },
       ...run.spans.map((/** @type {any} */ span) => ({
         at: span.started,
-        what: words(span, run),
+        what: words(span, run, true),
         long: span.ended ? duration(seconds(span.started, span.ended)) : "",
       })),
       ...run.marks.map((/** @type {any} */ one) => ({at: one.at, what: markWords(one), long: ""})),
