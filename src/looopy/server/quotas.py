@@ -1,5 +1,5 @@
 """
-What a tenant and an actor may take of the store: turns at once, and bytes.
+The shares of a tenant and of an actor in the store: turns at once, and bytes.
 
 Both are known from the store, so they count what every process on the database does. Turns that run
 are looked up before each turn; within this process no two requests get the same place. Requests

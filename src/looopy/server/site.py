@@ -46,8 +46,8 @@ class Site:
     Attributes:
         host: The agents.
         limits: The limits.
-        background: What faces run as long as the application does: functions that return async
-            context managers, entered in order.
+        background: Work of faces that lasts as long as the application: functions that return
+            async context managers, entered in order.
     """
 
     def __init__(

@@ -2,9 +2,9 @@
 Sums of tokens and dollars over the contexts of a tenant: by context, owner, model and day.
 
 Everything is read page by page through the stores' own methods. An answer of a model names its
-model and its time. What a turn has used beyond its answers (calls that failed or were cut short,
-summaries, messages that were cleared) counts on the day of the turn, without a model; what a
-context has used beyond its turns has no day either. So all sums add up to the contexts' own.
+model and its time. The rest of a turn's usage (calls that failed or were cut short, summaries,
+messages that were cleared) counts on the day of the turn, without a model. The rest of a context's
+usage, beyond its turns, has no day either. So all sums add up to the contexts' own.
 
 An inner context, of an agent that works for a call, is a context like any other. The part that its
 outer one was charged is not counted a second time. A fork counts what it used itself.
@@ -164,7 +164,7 @@ async def _answers(
 
 
 def _beyond(usage: Usage, part: Usage) -> Usage:
-    """What of *usage* is left without *part*; never less than nothing."""
+    """*usage* without *part*; never less than 0."""
     tokens = {name: max(0, getattr(usage, name) - getattr(part, name)) for name in TOKENS}
     if usage.cost is None or part.cost is None:
         return Usage(**tokens, cost=usage.cost)

@@ -79,7 +79,7 @@ class Background:
     A client in an event loop of its own thread.
 
     Attributes:
-        news: What has happened, in its order.
+        news: The events so far, in order.
         bell: A file descriptor that can be read once there is news that a person at a prompt should
             see. A passing event is not, such as a change of the status.
     """

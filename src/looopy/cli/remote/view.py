@@ -1,9 +1,9 @@
 """
 A conversation on a server as text: everybody's messages, through any number of connections.
 
-A connection that is made again shows the answer that is being written from its beginning. What the
-terminal has already is not printed twice: only the rest is, or all of it if the model says
-something else this time.
+A connection that is made again shows the answer that is being written from its beginning. The
+terminal prints no part twice: it prints the rest, or all of it if the model says something else
+this time.
 """
 
 from __future__ import annotations

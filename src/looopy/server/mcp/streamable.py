@@ -103,7 +103,7 @@ class Endpoint:
         Answer a request.
 
         Args:
-            body: What was read of it and checked.
+            body: The bytes that were read and checked.
         """
         tenant = auth.tenant_id or self._site.host.stores.tenant
         caller = json.dumps([tenant, auth.actor_id])

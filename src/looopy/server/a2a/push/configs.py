@@ -66,9 +66,9 @@ class Config:
         receiver: The receiver as it is stored: encrypted, or its URL.
         after: The `seq` up to which everything was sent.
         failures: How often the next notification has failed; `due`: when to try again.
-        holder, until: Who sends now, and how long that counts.
+        holder, until: The worker that sends now, and the end of its lease.
         ended_at: When all was sent, or `None`. `gave_up`: the receiver did not take it.
-        version: Of the document; 0 before it is stored.
+        version: The document's; 0 before it is stored.
     """
 
     tenant: str

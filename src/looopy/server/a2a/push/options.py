@@ -1,4 +1,4 @@
-"""What an application allows receivers of push notifications to be, and how long looopy tries."""
+"""The receivers of push notifications that an application allows, and how long looopy tries."""
 
 from __future__ import annotations
 
