@@ -141,17 +141,23 @@ class Page:
                 return
         raise AssertionError(f"{key} does not lead to {what}")
 
-    async def delayed(self, what: re.Pattern[str]) -> asyncio.Event:
-        """Keep the next answer to such a request back until the event is set."""
-        until = asyncio.Event()
+    async def delayed(self, what: re.Pattern[str]) -> tuple[asyncio.Event, asyncio.Event]:
+        """Keep the next answer to such a request: set once it is here, and until the other is."""
+        here, until = asyncio.Event(), asyncio.Event()
+        asked: list[Any] = []
 
         async def keep(route: Any) -> None:
+            asked.append(route)
+            if len(asked) > 1:  # a route that ended with `times=1` would let go of the first one
+                await route.continue_()
+                return
             answer = await route.fetch()
+            here.set()
             await until.wait()
             await route.fulfill(response=answer)
 
-        await self.tab.route(what, keep, times=1)
-        return until
+        await self.tab.route(what, keep)
+        return here, until
 
     async def say(self, words: str) -> None:
         """Type a message, where the focus is, and send it."""
@@ -225,7 +231,7 @@ async def _is_killed_twice(page: Page, served: Served) -> None:
     await page.tab_to("#composer")
     await page.say("A story.")
     await page.sees("text=half of the story", ".lease:has-text('this server')")
-    late = asyncio.Event()
+    old, late = asyncio.Event(), asyncio.Event()
     for last in (False, True):
         await served.kill()
         await page.sees("text=Reconnecting")
@@ -236,9 +242,10 @@ async def _is_killed_twice(page: Page, served: Served) -> None:
         await page.sees(".prose p:text-is('Let me read.')", ".call.done", ".turn-end.completed")
         await page.tab_to(".bar button.main")
         if last:
-            late = await page.delayed(RECORD)
+            old, late = await page.delayed(RECORD)
         await page.press("Enter")
         await page.sees("text=half of the story")
+    await old.wait()
     served.hold.unlink()
     await page.sees(".turn-end.completed >> nth=1", ".message:has-text('read all of it')")
     await page.sees(".chip.ready")
