@@ -27,7 +27,7 @@ from looopy.types.event import AgentEvent, event_to_json
 from looopy.types.storable import MAX_INT
 
 _MOST_FRAMES = 512
-_MOST_BYTES = 32 * 1024 * 1024  # of all frames that are kept
+_MOST_BYTES = 4 * 1024 * 1024  # of all frames that are kept; a larger one is not
 
 
 def json_text(value: Any) -> str:
