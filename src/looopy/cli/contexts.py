@@ -21,8 +21,9 @@ from looopy.server.items import context_to_json, placed_to_json, turn_to_json
 from looopy.stores.bundle import Stores
 from looopy.stores.opening import open_stores
 from looopy.stores.owner import provably_alive
+from looopy.stores.pages import messages_of, turns_of
 from looopy.stores.past import Lineage
-from looopy.stores.records import ContextRecord, MessageRecord, TurnRecord
+from looopy.stores.records import ContextRecord
 from looopy.stores.rules import check_context_id
 from looopy.types.message import AssistantMessage, Message, ToolResultMessage, UserMessage
 
@@ -103,8 +104,8 @@ async def show_context(url: str | None, context_id: str, *, as_json: bool) -> in
             raise ContextNotFound(f"there is no conversation {context_id!r} in {where}")
         lineage = await stores.journal.lineage(context_id)
         if as_json:
-            turns = [turn_to_json(turn) async for turn in _turns(stores, context_id)]
-            messages = [placed_to_json(m) async for m in _messages(stores, context_id)]
+            turns = [turn_to_json(turn) async for turn in turns_of(stores, context_id)]
+            messages = [placed_to_json(m) async for m in messages_of(stores, context_id)]
             relatives = _lineage_to_json(lineage)
             whole = {**context_to_json(record), **relatives, "turns": turns, "messages": messages}
             terminal.raw_line(json_line(whole))
@@ -113,8 +114,8 @@ async def show_context(url: str | None, context_id: str, *, as_json: bool) -> in
         for line in _lineage_lines(lineage):
             terminal.line(line)
         shown = 0
-        turns_left = _turns(stores, context_id)
-        async for message in _messages(stores, context_id):
+        turns_left = turns_of(stores, context_id)
+        async for message in messages_of(stores, context_id):
             while shown < message.turn and (turn := await anext(turns_left, None)) is not None:
                 shown = turn.turn
                 if shown == message.turn:
@@ -272,22 +273,6 @@ def _naming_after() -> Iterator[None]:
             raise
         said = "--after takes what `More with --after` printed for the same words and conditions"
         raise ValueRefused(said, path=error.path) from None
-
-
-async def _turns(stores: Stores, context_id: str) -> AsyncIterator[TurnRecord]:
-    after = 0
-    while page := await stores.journal.turns(context_id, after=after, limit=_PAGE):
-        after = page[-1].turn
-        for turn in page:
-            yield turn
-
-
-async def _messages(stores: Stores, context_id: str) -> AsyncIterator[MessageRecord]:
-    after = 0
-    while page := await stores.messages.records(context_id, after=after, limit=_PAGE):
-        after = page[-1].position
-        for record in page:
-            yield record
 
 
 # --- for people --------------------------------------------------------------------------------

@@ -19,7 +19,8 @@ from typing import Final, Literal, TypeAlias
 
 from looopy.errors import LimitExceeded, ValueRefused
 from looopy.stores.bundle import Stores
-from looopy.stores.records import ContextRecord, TurnRecord
+from looopy.stores.pages import messages_of, turns_of
+from looopy.stores.records import ContextRecord
 from looopy.types.message import NO_USAGE, TOKENS, AssistantMessage, Cost, Usage
 
 Dimension: TypeAlias = Literal["context", "owner", "model", "day"]
@@ -123,7 +124,7 @@ async def _of_context(
     answers = _answers(stores, name, shared)
     left = await anext(answers, None)
     rest = record.state.usage
-    async for turn in _turns(stores, name):
+    async for turn in turns_of(stores, name):
         if turn.last_position <= shared and turn.first_position <= shared:
             continue  # of the context that this one was forked from
         of_turn = turn.usage
@@ -141,26 +142,14 @@ async def _of_context(
         yield Key(name, owner), 0, rest
 
 
-async def _turns(stores: Stores, context_id: str) -> AsyncIterator[TurnRecord]:
-    after = 0
-    while page := await stores.journal.turns(context_id, after=after, limit=_PAGE):
-        after = page[-1].turn
-        for turn in page:
-            yield turn
-
-
 async def _answers(
     stores: Stores, context_id: str, after: int
 ) -> AsyncIterator[tuple[int, AssistantMessage]]:
     """The answers that cost something, each with its turn; also those that were rewound."""
-    while page := await stores.messages.records(
-        context_id, after=after, limit=_PAGE, include_hidden=True
-    ):
-        after = page[-1].position
-        for record in page:
-            message = record.message
-            if isinstance(message, AssistantMessage) and _is_some(message.usage):
-                yield record.turn, message
+    async for record in messages_of(stores, context_id, after, include_hidden=True):
+        message = record.message
+        if isinstance(message, AssistantMessage) and _is_some(message.usage):
+            yield record.turn, message
 
 
 def _beyond(usage: Usage, part: Usage) -> Usage:

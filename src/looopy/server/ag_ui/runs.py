@@ -20,6 +20,7 @@ from looopy.server.call_ids import CallIds, newest_id
 from looopy.server.chains import begun_by, record_of, root_of
 from looopy.server.host import AgentHost
 from looopy.stores.bundle import Stores
+from looopy.stores.pages import turns_of
 from looopy.types.context import AuthContext
 from looopy.types.event import AgentEvent, AuthRequired, InputRequired, TurnEnd, TurnError
 from looopy.types.state import AgentStatus, PendingKind, PendingRequest
@@ -270,11 +271,9 @@ async def _turn_of(stores: Stores, asked: RunRequest, newest: int) -> int | None
 async def _names(stores: Stores, context_id: str, after: int = 0) -> dict[int, str]:
     """By turn, the id that the page gave the user's message."""
     names: dict[int, str] = {}
-    while found := await stores.journal.turns(context_id, after=after, limit=_PAGE):
-        for record in found:
-            after = record.turn
-            brought = record.metadata.get("ag_ui")
-            name = brought.get("message_id") if isinstance(brought, Mapping) else None
-            if isinstance(name, str):
-                names[record.turn] = name
+    async for record in turns_of(stores, context_id, after):
+        brought = record.metadata.get("ag_ui")
+        name = brought.get("message_id") if isinstance(brought, Mapping) else None
+        if isinstance(name, str):
+            names[record.turn] = name
     return names
