@@ -16,6 +16,7 @@ from starlette.responses import JSONResponse
 from looopy import errors
 from looopy.errors import LooopyError
 from looopy.server.codes import code_of
+from looopy.server.feed import SlowReader
 
 _logger = logging.getLogger("looopy")
 
@@ -55,6 +56,7 @@ _STATUS: Final[tuple[tuple[type[LooopyError], int], ...]] = (
     (errors.SchemaOutOfDate, 503),
     (errors.LimitExceeded, 429),
     (errors.LLMError, 502),
+    (SlowReader, 503),
 )
 _LATER: Final = {"Retry-After": "1"}
 
