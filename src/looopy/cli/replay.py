@@ -17,7 +17,7 @@ from typing import Any, Final
 from looopy.cli.contexts import existing
 from looopy.cli.factories import load_factory
 from looopy.cli.paths import default_url
-from looopy.cli.render import json_line
+from looopy.cli.render import counted, json_line
 from looopy.cli.terminal import Terminal, one_line, safe_text
 from looopy.errors import ConfigurationError, ContextNotFound
 from looopy.replay import (
@@ -145,8 +145,8 @@ def _show(terminal: Terminal, found: Replayed, *, as_json: bool) -> None:
     for sentence in found.left_out:
         terminal.notice(f"Not compared: {sentence}.")
     if difference is None:
-        count = len(recording.messages)
-        terminal.line(f"Turn {recording.turn} is the same: {count} messages, {recording.outcome}.")
+        said = counted(len(recording.messages), "message")
+        terminal.line(f"Turn {recording.turn} is the same: {said}, {recording.outcome}.")
     else:
         terminal.line(f"Turn {recording.turn} differs first in {difference}")
 
