@@ -145,8 +145,8 @@ def _show(terminal: Terminal, found: Replayed, *, as_json: bool) -> None:
     for sentence in found.left_out:
         terminal.notice(f"Not compared: {sentence}.")
     if difference is None:
-        said = counted(len(recording.messages), "message")
-        terminal.line(f"Turn {recording.turn} is the same: {said}, {recording.outcome}.")
+        messages = counted(len(recording.messages), "message")
+        terminal.line(f"Turn {recording.turn} is the same: {messages}, {recording.outcome}.")
     else:
         terminal.line(f"Turn {recording.turn} differs first in {difference}")
 
