@@ -117,6 +117,13 @@ TABLE = {
     "GET /contexts/{context_id}/turns/{turn}/timeline": lambda c: got(
         f"/contexts/{c}/turns/1/timeline"
     ),
+    "POST /contexts/{context_id}/turns/{turn}/replay": lambda c: posted(
+        f"/contexts/{c}/turns/1/replay", {}, {"ignore": ["prompt"]}
+    ),
+    "POST /contexts/{context_id}/turns/{turn}/run-beside": lambda c: (
+        posted(f"/contexts/{c}/turns/1/run-beside", {}, {"message": "Hi."})
+        + posted(f"/contexts/{c}/turns/1/run-beside", {}, **{"Idempotency-Key": "k"})
+    ),
     "GET /search": lambda c: got(f"/search?query=a&context_id={c}"),
     "POST /contexts/{context_id}/undo-rewind": lambda c: posted(f"/contexts/{c}/undo-rewind", {}),
     "GET /contexts/{context_id}/turns": lambda c: got(f"/contexts/{c}/turns"),

@@ -2,7 +2,8 @@
 The agent behind the tests of the page: `looopy serve tests/web/page_app.py:build`.
 
 Its model obeys a few words, so that a new process continues what an old one began. While the file
-that `HOLD` names is there, a story stops in its middle.
+that `HOLD` names is there, a story stops in its middle. While `other` lies beside it, the agent has
+another prompt, and books another hotel.
 """
 
 import asyncio
@@ -38,11 +39,21 @@ def reply(request: Any) -> Any:
     if isinstance(last, ToolResultMessage):
         return text(f"**Done**: {last.text}.")
     if "Book" in said:
-        return (text("Let me book."), tool_call("book", hotel="Amora", nights=4))
+        hotel = "Lina" if _is_another() else "Amora"
+        return (text("Let me book."), tool_call("book", hotel=hotel, nights=4))
     return (text("Let me read."), tool_call("read")) if "story" in said else text(f"Said: {said}")
+
+
+def _is_another() -> bool:
+    return Path(os.environ["HOLD"]).with_name("other").exists()
 
 
 def build(context_id: str, stores: Stores) -> Agent:
     """Make the agent of one conversation."""
-    model = ScriptedProvider(reply, chunk_chars=8)
-    return Agent(context_id, llm_provider=model, tools=[book, read], stores=stores)
+    return Agent(
+        context_id,
+        llm_provider=ScriptedProvider(reply, chunk_chars=8),
+        tools=[book, read],
+        system_prompt="You help cheaply." if _is_another() else "You help.",
+        stores=stores,
+    )

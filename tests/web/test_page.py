@@ -215,6 +215,7 @@ async def test_a_turn_that_is_killed_twice_goes_on_and_its_timeline_shows_how(
         await page.press("Escape")
         await page.sees(".chip.artifact:focus")
 
+        await _runs_again_beside(page, served)
         await _is_killed_twice(page, served)
         await _shows_both_gaps(page)
         await page.tab.set_viewport_size({"width": 375, "height": 780})
@@ -224,6 +225,39 @@ async def test_a_turn_that_is_killed_twice_goes_on_and_its_timeline_shows_how(
         await page.press("Enter")
         await page.sees("#composer")
         await page.is_accessible()
+
+
+async def _runs_again_beside(page: Page, served: Served) -> None:
+    await page.tab_to("a[aria-label='Replay turn 1']", "Shift+Tab")
+    await page.press("Enter")
+    await page.sees(".card .chip.good:text-is('The same')", ".panel-head h2:focus")
+    other = served.hold.with_name("other")
+    other.touch()
+    await page.tab.reload()
+    await page.sees("text=The system prompt of the request is not that of then")
+    await page.is_accessible()
+    await page.tab_to(".choice input[name=prompt]")
+    await page.press("Space")
+    await page.sees(".card .chip.good", ".choice input[name=prompt]:focus")
+    await page.tab_to(".again button.main")
+    await page.press("Enter")
+    await page.tab_to(".replay .request .actions .main")  # the fork asks here
+    await page.press("Enter")
+    await page.sees(".beside-head .chip.wait:text-is('3 parts differ')")
+    marks = await page.tab.eval_on_selector_all(
+        ".row.differs",
+        "all => all.map(row => [...row.querySelectorAll('mark')].map(one => one.textContent))",
+    )
+    assert marks[0] == ["Amora", "Lina"]
+    kinds = await page.tab.eval_on_selector_all(
+        ".row:not(.facts)", "all => all.map(row => row.classList[1]).join(' ')"
+    )
+    assert kinds == "same same differs differs differs same"
+    await page.is_accessible()
+    other.unlink()
+    await page.tab_to(".panel-head a", "Shift+Tab")
+    await page.press("Enter")
+    await page.sees("#composer", ".chip.ready")
 
 
 async def _is_killed_twice(page: Page, served: Served) -> None:

@@ -50,6 +50,29 @@ async def built(factory: AgentFactory, context_id: str, stores: Stores) -> Agent
     return agent
 
 
+def message_of(recording: Recording) -> UserMessage:
+    """
+    The message with which a turn runs again.
+
+    Raises:
+        ValueRefused: The turn began without a message of a user, or was scrubbed; `path` is
+            `/turn`.
+    """
+    message = next((m for m in recording.prompts if isinstance(m, UserMessage)), None)
+    if message is None or recording.scrubbed:
+        why = "its contents were scrubbed" if recording.scrubbed else "it has no message of a user"
+        raise ValueRefused(
+            f"turn {recording.turn} cannot be run again: {why}; name the turn that asked",
+            path="/turn",
+        )
+    return message
+
+
+def fork_name(recording: Recording, ending: str) -> str:
+    """A name for the fork in which a turn runs again."""
+    return f"{recording.context_id[:80]}-replay-{ending}"
+
+
 async def run_beside(
     stores: Stores,
     recording: Recording,
@@ -74,14 +97,8 @@ async def run_beside(
         StoreConflict: The name of the fork is taken.
         LooopyError: The agent could not be started, or the turn could not run.
     """
-    message = next((m for m in recording.prompts if isinstance(m, UserMessage)), None)
-    if message is None or recording.scrubbed:
-        why = "its contents were scrubbed" if recording.scrubbed else "it has no message of a user"
-        raise ValueRefused(
-            f"turn {recording.turn} cannot be run again: {why}; name the turn that asked",
-            path="/turn",
-        )
-    made = context_id or f"{recording.context_id[:80]}-replay-{uuid.uuid4().hex[:8]}"
+    message = message_of(recording)
+    made = context_id or fork_name(recording, uuid.uuid4().hex[:8])
     await settle(stores.journal.fork(recording.context_id, made, at=recording.at))
     async with await built(factory, made, stores) as agent:
         result = await agent.execute_turn(message, auth_context=auth_context)

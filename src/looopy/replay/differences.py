@@ -58,12 +58,14 @@ class Replayed:
         recording: The turn as it was.
         now: The turn as it was replayed.
         difference: The first difference; `None`: there is no difference.
+        gone: The names of tools that the turn ran, and that the agent no longer has.
         left_out: Sentences about the parts that were not compared, and why.
     """
 
     recording: Recording
     now: Recording
     difference: Difference | None = None
+    gone: Sequence[str] = ()
     left_out: Sequence[str] = ()
 
     def check(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -107,7 +107,13 @@ async def replay_made(
     played = Played(ran=script.ran, known=stage.known, surplus=surplus, cut_off=cut_off)
     difference: Difference | None
     difference = first_difference(recording, now, played, {*ignore, *stage.unknown})
-    return Replayed(recording=recording, now=now, difference=difference, left_out=stage.left_out)
+    return Replayed(
+        recording=recording,
+        now=now,
+        difference=difference,
+        gone=sorted(_ran(recording) - {*stage.known, FINAL_ANSWER}),
+        left_out=stage.left_out,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,15 +258,28 @@ def _open_calls(recording: Recording, *, spoken: bool) -> Sequence[ToolCall]:
 
 
 def _called(recording: Recording) -> set[str]:
+    return {name for name, _ in _calls(recording)}
+
+
+def _ran(recording: Recording) -> set[str]:
+    """The tools that existed then: a model also calls tools that do not."""
+    began = {one.tool_call_id for one in recording.asked}
+    for recorded in recording.messages:
+        if recorded.ran and isinstance(recorded.message, ToolResultMessage):
+            began.add(recorded.message.tool_call_id)
+    return {name for name, call_id in _calls(recording) if call_id in began}
+
+
+def _calls(recording: Recording) -> Iterator[tuple[str, str]]:
+    """The name of the tool and the id of each call."""
     asked = [one for one in recording.before if isinstance(one, AssistantMessage)][-1:]
     answers = [one.message for one in answers_of(recording)]
     results = results_of(recording)
-    return {
-        results[call.id].tool_name if call.id in results else call.name
-        for message in (*asked, *answers)
-        if isinstance(message, AssistantMessage)
-        for call in message.tool_calls
-    }
+    for message in (*asked, *answers):
+        if isinstance(message, AssistantMessage):
+            for call in message.tool_calls:
+                name = results[call.id].tool_name if call.id in results else call.name
+                yield name, call.id
 
 
 def _abilities(recording: Recording, making: Making | None) -> Abilities:

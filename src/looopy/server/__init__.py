@@ -14,7 +14,8 @@ process stops. The protocols are thin faces above it. The room may import every 
   lines for both. `spoken`: answers to questions in words.
 - `a2a/`: A2A, by which agents call agents.
 - `client`: a client of the HTTP API, which the command line uses.
-- `ui/`: the page at `/ui`, for people. `timeline`, `clip`: parts of the HTTP API that it needs.
+- `ui/`: the page at `/ui`, for people. `timeline`, `replays`, `clip`: parts of the HTTP API that it
+  needs.
 
 Exports: `AgentHost`, `create_app` with what it takes, the faces, and `Client` with its errors. Read
 `host`, `feed`, `app`.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from functools import partial
 from typing import Any, Final, TypeAlias, cast
 from urllib.parse import quote
@@ -19,8 +19,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
-from looopy.errors import LimitExceeded, ValueRefused
+from looopy.errors import LimitExceeded, LooopyError, ValueRefused
 from looopy.loop.incoming import as_user_message
+from looopy.replay.beside import message_of
 from looopy.server.body import check_fields
 from looopy.server.clip import LEAST, clip
 from looopy.server.compact import CHOICES, compacted
@@ -33,6 +34,7 @@ from looopy.server.items import (
     turn_to_json,
 )
 from looopy.server.problems import Problem
+from looopy.server.replays import forked, name_beside, recorded, replayed
 from looopy.server.site import Site
 from looopy.server.sse import EventStream, Frames, framed, json_text, place_of
 from looopy.server.timeline import timeline
@@ -72,9 +74,7 @@ class _Api:
         context_id = request.path_params["context_id"]
         message = None if body.get("message") is None else self._message(body)
         inputs, metadata = _object(body, "inputs"), _object(body, "metadata")
-        key = request.headers.get("idempotency-key")
-        if key is not None:
-            check_idempotency_key(key)
+        key = _key(request)
         async with (
             self._host.agent(context_id, auth, create=message is not None) as agent,
             self._site.turn(auth, context_id),
@@ -93,6 +93,30 @@ class _Api:
             frames = write(self._turn_events(context_id, auth, view))
             return EventStream(self._site, auth, frames)
         return JSONResponse({"context_id": context_id, "turn": number}, 202)
+
+    async def run_beside(self, request: Request) -> Response:
+        """Run a turn's message in a fork: `POST /contexts/{id}/turns/{turn}/run-beside`."""
+        auth, body = await self._asked(request, ("message",))
+        record, key = await self._known(request, auth), _key(request)
+        message = None if body.get("message") is None else self._message(body)
+        recording = await recorded(self._host, auth, record, _turn(request))
+        asked = message_of(recording)
+        name = name_beside(recording, auth, key)
+        async with (
+            self._host.agent(record.context_id, auth, create=False) as agent,
+            self._site.turn(auth, name),
+        ):
+            made = await forked(agent, recording, name, again=key is not None)
+            try:
+                async with self._host.agent(name, auth, create=False) as other:
+                    turn = other.execute_turn(message or asked, auth, idempotency_key=key)
+                    number = await turn.accepted()
+            except Exception:
+                if made:  # an empty fork is of no use
+                    with suppress(LooopyError):
+                        await self._site.erase(name, auth)
+                raise
+        return JSONResponse({"context_id": name, "turn": number}, 202)
 
     async def _turn_events(
         self, context_id: str, auth: AuthContext, view: AsyncIterator[AgentEvent]
@@ -286,9 +310,16 @@ class _Api:
         """A turn on an axis of time: `GET /contexts/{id}/turns/{turn}/timeline`."""
         auth = await self._site.identify(request)
         record = await self._known(request, auth)
-        turn = _whole(request.path_params["turn"], "/turn")
         stores = self._host.stores_for(auth)
-        return JSONResponse(await timeline(stores, record.context_id, turn))
+        return JSONResponse(await timeline(stores, record.context_id, _turn(request)))
+
+    async def replay(self, request: Request) -> Response:
+        """Compare a turn with the present agent: `POST /contexts/{id}/turns/{turn}/replay`."""
+        auth, body = await self._asked(request, ("ignore",))
+        record, ignore = await self._known(request, auth), _texts(body, "ignore")
+        with self._site.replay(auth):
+            recording = await recorded(self._host, auth, record, _turn(request))
+            return JSONResponse(await replayed(self._host, auth, recording, ignore))
 
     async def artifacts(self, request: Request) -> Response:
         """List the newest version of each artifact: `GET /contexts/{id}/artifacts`."""
@@ -388,6 +419,8 @@ def routes(site: Site) -> Sequence[BaseRoute]:
         ("GET", f"{one}/turns", api.turns),
         ("GET", f"{one}/turns/{{turn}}/timeline", api.timeline),
         ("POST", f"{one}/turns", api.begin_turn),
+        ("POST", f"{one}/turns/{{turn}}/replay", api.replay),
+        ("POST", f"{one}/turns/{{turn}}/run-beside", api.run_beside),
         ("GET", f"{one}/artifacts", api.artifacts),
         ("GET", f"{one}/artifacts/{{artifact_id:path}}", api.artifact),
         ("POST", f"{one}/steer", api.steer),
@@ -488,6 +521,26 @@ def _number(body: _Body, name: str) -> int | None:
     if found is not None and (isinstance(found, bool) or not isinstance(found, int)):
         raise _invalid(f"/{name}", "must be a whole number")
     return found
+
+
+def _texts(body: _Body, name: str) -> tuple[str, ...]:
+    found = body.get(name)
+    if found is None:
+        return ()
+    if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+        raise _invalid(f"/{name}", "must be a list of texts")
+    return tuple(found)
+
+
+def _key(request: Request) -> str | None:
+    key = request.headers.get("idempotency-key")
+    if key is not None:
+        check_idempotency_key(key)
+    return key
+
+
+def _turn(request: Request) -> int:
+    return _whole(request.path_params["turn"], "/turn")
 
 
 def _whole(text: str, path: str) -> int:

@@ -324,14 +324,16 @@ class AgentHost:
         keep_to_owner(agent)
         return agent
 
-    async def sample(self, context_id: str) -> Agent:
+    async def sample(self, context_id: str, auth: AuthContext | None = None) -> Agent:
         """
         Have the factory make an agent to look at. The host does not keep it, and nobody starts it.
+
+        It is made on the stores of the caller's tenant. Call `authorise` first if it is shown.
 
         Raises:
             FactoryFailed: See `agent`.
         """
-        return await self._make(context_id, self.stores)
+        return await self._make(context_id, self.stores_for(auth))
 
     async def erase(
         self, context_id: str, auth: AuthContext | None = None, *, force: bool = False

@@ -8,9 +8,10 @@ specifications.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, get_args
 
 import looopy
+from looopy.replay.differences import PARTS, Kind
 from looopy.server.clip import LEAST
 from looopy.server.compact import CHOICES
 from looopy.server.limits import Limits
@@ -219,6 +220,38 @@ def _schemas(limits: Limits) -> Json:
                 "rows": _maybe(_NUMBER),
             }
         ),
+        "Replay": _open(
+            {
+                "turn": _NUMBER,
+                "outcome": _maybe({"enum": [one.value for one in Outcome]}),
+                "after": {**_NUMBER, "description": "Behind this position its messages begin."},
+                "messages": {**_NUMBER, "description": "Those that the turn has added."},
+                "difference": {
+                    **_maybe(_ref("Difference")),
+                    "description": "The first one; null: the turn is the same.",
+                },
+                "gone": {
+                    "type": "array",
+                    "items": _TEXT,
+                    "description": "Tools that the turn ran, and the agent no longer has.",
+                },
+                "left_out": {
+                    "type": "array",
+                    "items": _TEXT,
+                    "description": "Sentences about the parts that were not compared.",
+                },
+            }
+        ),
+        "Difference": _open(
+            {
+                "kind": {"enum": list(get_args(Kind))},
+                "text": _TEXT,
+                "iteration": {**_NUMBER, "description": "From 1; 0: at the end of the turn."},
+                "then": _TEXT,
+                "now": _TEXT,
+                "tool_call_id": _maybe(_TEXT),
+            }
+        ),
         "Event": {**_OBJECT, "description": "One event: docs/events.md."},
         "Accepted": _open({"context_id": _CONTEXT_ID, "turn": _NUMBER}),
         "ContextPage": _page("Context", _TEXT),
@@ -387,6 +420,27 @@ def description(limits: Limits) -> Json:
                 "The runs of a turn, with the times of its model calls and tools.",
                 200,
                 _ref("Timeline"),
+            ),
+        },
+        f"{one}/turns/{{turn}}/replay": {
+            "parameters": [_in_path("turn", _NUMBER)],
+            "post": _operation(
+                "Run an ended turn again, answered from its log, with the prompt, the tools and the"
+                " limits of the present agent. Calls no model and no tool, and stores nothing.",
+                200,
+                _ref("Replay"),
+                body=_closed({"ignore": _maybe({"type": "array", "items": {"enum": list(PARTS)}})}),
+            ),
+        },
+        f"{one}/turns/{{turn}}/run-beside": {
+            "parameters": [_in_path("turn", _NUMBER)],
+            "post": _operation(
+                "Run the message of a turn anew, or another one in its place, in a fork that begins"
+                " where the turn began. Calls the model and the tools of the present agent.",
+                202,
+                _ref("Accepted"),
+                body=_closed({"message": _maybe(_ref("UserMessage"))}),
+                parameters=[key],
             ),
         },
         f"{one}/artifacts": {

@@ -60,6 +60,7 @@ class Site:
         self._quotas = Quotas(self.limits)
         self._streams: Counter[tuple[str, str]] = Counter()
         self._turns: dict[tuple[str, str], deque[float]] = {}
+        self._replaying: set[tuple[str, str]] = set()
 
     async def identify(self, request: Request) -> AuthContext:
         """
@@ -110,6 +111,24 @@ class Site:
         async with self._quotas.turn(stores, auth.actor_id, context_id):
             self._count_turn(auth)
             yield
+
+    @contextlib.contextmanager
+    def replay(self, auth: AuthContext) -> Iterator[None]:
+        """
+        Admit a replay, which reads a log and stores nothing: one at a time, counted as a turn.
+
+        Raises:
+            Problem: 429; one of the caller is under way, or too many turns have begun.
+        """
+        caller = self._caller(auth)
+        if caller in self._replaying:
+            raise limited(429, "one replay of an actor at a time is the limit")
+        self._count_turn(auth)
+        self._replaying.add(caller)
+        try:
+            yield
+        finally:
+            self._replaying.discard(caller)
 
     async def space(self, auth: AuthContext) -> None:
         """

@@ -35,6 +35,11 @@ function headers(more = {}) {
   return token ? {...more, Authorization: `Bearer ${token}`} : more;
 }
 
+/** A key that makes a repeated request harmless. */
+export function newKey() {
+  return [...crypto.getRandomValues(new Uint32Array(4))].map((one) => one.toString(36)).join("-");
+}
+
 /** The path of a context, or below it. @param {string} id @param {string} [rest] */
 export function at(id, rest = "") {
   return `contexts/${encodeURIComponent(id)}${rest}`;

@@ -304,6 +304,14 @@ export class Chat {
         "Timeline",
       ),
       h(
+        "a",
+        {
+          href: `#/c/${encodeURIComponent(this.conversation.id)}/replay/${turn.turn}`,
+          "aria-label": `Replay turn ${turn.turn}`,
+        },
+        "Replay",
+      ),
+      h(
         "button",
         {
           type: "button",

@@ -2,6 +2,7 @@
  * The field for messages: sends one, or tells the running turn something, or stops it.
  */
 
+import {newKey} from "./api.js";
 import {h} from "./dom.js";
 
 const DRAFT = "looopy.draft.";
@@ -123,8 +124,4 @@ export class Composer {
       this.actions.problem(error);
     }
   }
-}
-
-function newKey() {
-  return [...crypto.getRandomValues(new Uint32Array(4))].map((one) => one.toString(36)).join("-");
 }

@@ -2,7 +2,8 @@
  * The page: signs in, and shows what its address names.
  *
  * `#/` is the list, `#/new` a new conversation, `#/c/ID` one of them, and behind that the panel:
- * `/timeline/TURN`, `/artifacts` or `/usage`. `/at/POSITION` shows one message.
+ * `/timeline/TURN`, `/artifacts`, `/usage`, or `/replay/TURN` and the fork in which it ran again.
+ * `/at/POSITION` shows one message.
  */
 
 import {Problem, get, setToken, takeToken} from "./api.js";
@@ -11,13 +12,15 @@ import {Chat} from "./chat.js";
 import {Composer} from "./composer.js";
 import {Conversation} from "./conversation.js";
 import {announce, confirmed, fill, h} from "./dom.js";
+import {Replay} from "./replay.js";
 import {Sidebar, statusOf} from "./sidebar.js";
 import {counted, shortened} from "./text.js";
 import {showTimeline} from "./timeline.js";
 import {showUsage} from "./usage.js";
 
-const PANELS = /** @type {const} */ (["timeline", "artifacts", "usage"]);
-const TITLES = {timeline: "Timeline", artifacts: "Artifacts", usage: "Usage"};
+const TABS = /** @type {const} */ (["timeline", "artifacts", "usage"]);
+const PANELS = /** @type {const} */ ([...TABS, "replay"]);
+const TITLES = {timeline: "Timeline", artifacts: "Artifacts", usage: "Usage", replay: "Replay"};
 const LIVE_MS = 1000;
 
 class App {
@@ -29,6 +32,9 @@ class App {
     this.chat = null;
     this.panel = "";
     this.turn = 0;
+    this.fork = "";
+    /** @type {Replay | null} */
+    this.replay = null;
     this.lost = false;
     this.drawAfter = 0;
     const actions = {
@@ -41,7 +47,7 @@ class App {
     this.title = h("h2", {class: "chat-title", tabindex: -1});
     this.facts = h("div", {class: "chat-facts"});
     this.tabs = new Map(
-      PANELS.map((panel) => [panel, h("a", {class: "button quiet"}, TITLES[panel])]),
+      TABS.map((panel) => [panel, h("a", {class: "button quiet"}, TITLES[panel])]),
     );
     const erase = () => this.erase().catch(actions.problem);
     const remove = h("button", {type: "button", class: "quiet", onclick: erase}, "Delete");
@@ -137,14 +143,15 @@ class App {
 
   /** Show what the address names. */
   route() {
-    const [, kind = "", id = "", rest = "", number = ""] = location.hash.split("/");
+    const [, kind = "", id = "", rest = "", number = "", fork = ""] = location.hash.split("/");
     const name = kind === "c" ? decoded(id) : kind === "new" ? newId() : "";
     if (kind === "new") {
       history.replaceState(null, "", `#/c/${name}`);
       return this.show(name, true);
     }
     this.panel = PANELS.includes(/** @type {any} */ (rest)) ? rest : "";
-    this.turn = rest === "timeline" ? Number(number) || 0 : 0;
+    this.turn = ["timeline", "replay"].includes(rest) ? Number(number) || 0 : 0;
+    this.fork = decoded(fork);
     if (!name) this.leave();
     else if (name !== this.conversation?.id)
       this.show(name, false, rest === "at" ? Number(number) : 0);
@@ -293,6 +300,7 @@ class App {
 
   async drawPanel() {
     const {conversation, panel} = this;
+    if (panel !== "replay") this.leaveReplay();
     if (!conversation?.record || !panel) return fill(this.panelBody);
     const id = encodeURIComponent(conversation.id);
     if (this.panelHead.dataset.panel !== panel || this.panelHead.dataset.id !== id) {
@@ -310,6 +318,24 @@ class App {
     if (panel === "artifacts")
       await showArtifacts(conversation, this.panelBody, this.actions.problem);
     if (panel === "usage") await showUsage(conversation, this.panelBody);
+    if (panel === "replay") this.showReplay(conversation);
+  }
+
+  /** It lives on while the address stays: drawing it again would run it again. */
+  showReplay(/** @type {Conversation} */ conversation) {
+    const turn = this.turn || conversation.record.turn_count;
+    const {replay, fork} = this;
+    if (replay?.conversation === conversation && replay.turn === turn && replay.fork === fork)
+      return;
+    this.leaveReplay();
+    this.replay = new Replay(conversation, turn, fork, this.actions.problem);
+    fill(this.panelBody, this.replay.element);
+    this.panelHead.querySelector("h2")?.focus(); // the chat is hidden behind it
+  }
+
+  leaveReplay() {
+    this.replay?.close();
+    this.replay = null;
   }
 
   /** Say what went wrong, or nothing any more. @param {unknown} error */

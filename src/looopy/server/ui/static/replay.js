@@ -1,0 +1,451 @@
+/**
+ * A turn that runs again: answered from its log and compared, or anew in a fork beside it.
+ */
+
+import {at, call, get, newKey} from "./api.js";
+import {textOf} from "./blocks.js";
+import {CLIP, Conversation} from "./conversation.js";
+import {marked, paired} from "./differences.js";
+import {announce, fill, h} from "./dom.js";
+import {requestCard} from "./requests.js";
+import {compactCount, cost, count, counted, duration, pretty} from "./text.js";
+
+const MOST_MESSAGES = 1000; // of a turn, on each side
+const MOST_CHARS = 4000; // of a part that are shown
+const PARTS = /** @type {const} */ (["model", "tools", "prompt"]);
+
+/** The panel of one turn. Close it when it is left: it follows the fork. */
+export class Replay {
+  /**
+   * @param {Conversation} conversation
+   * @param {number} turn
+   * @param {string} fork in which the turn has run again; empty: it has not
+   * @param {(error: unknown) => void} problem
+   */
+  constructor(conversation, turn, fork, problem) {
+    this.conversation = conversation;
+    this.turn = turn;
+    this.fork = fork;
+    this.problem = problem;
+    this.ignore = /** @type {Set<string>} */ (new Set());
+    /** Behind this position the messages of the turn begin. */
+    this.after = 0;
+    /** @type {import("./conversation.js").Entry[]} */
+    this.then = [];
+    /** @type {any[]} */
+    this.turns = [];
+    /** @type {Conversation | null} */
+    this.other = null;
+    this.asked = "";
+    this.ended = false;
+    this.drawing = 0;
+    this.verdict = h("div", {role: "status"});
+    this.again = h("section", {class: "card again"});
+    this.requests = h("div", {class: "requests"});
+    this.result = h("div", {class: "beside-place"});
+    this.element = h(
+      "div",
+      {class: "replay"},
+      h(
+        "div",
+        {class: "replay-top"},
+        h(
+          "section",
+          {class: "card"},
+          h("h3", {}, `Turn ${turn}, answered from its log`),
+          this.verdict,
+        ),
+        this.again,
+      ),
+      this.requests,
+      this.result,
+    );
+    this.begin().catch((error) => this.failed(error));
+  }
+
+  close() {
+    this.other?.close();
+    this.other = null;
+  }
+
+  async begin() {
+    await this.check();
+    await this.read();
+    this.offer();
+    if (this.fork) await this.show(this.fork);
+  }
+
+  /** @param {unknown} error */
+  failed(error) {
+    const text = error instanceof Error ? error.message : String(error);
+    fill(this.verdict, h("p", {class: "error"}, text));
+  }
+
+  // --- answered from the log ---------------------------------------------------------------------
+
+  async check() {
+    fill(this.verdict, h("p", {class: "faint"}, "Runs, answered from the log…"));
+    const path = at(this.conversation.id, `/turns/${this.turn}/replay`);
+    const found = await call("POST", path, {ignore: [...this.ignore]});
+    this.after = found.after;
+    this.judge(found);
+  }
+
+  /** Show the outcome. @param {any} found */
+  judge(found) {
+    const {difference, gone} = found;
+    const names = gone.map((/** @type {string} */ one, /** @type {number} */ i) => [
+      i ? ", " : "",
+      h("code", {}, one),
+    ]);
+    const place = difference?.iteration ? `Iteration ${difference.iteration}: ` : "";
+    fill(
+      this.verdict,
+      difference
+        ? h("p", {class: "chip wait"}, "It differs")
+        : h("p", {class: "chip good"}, "The same"),
+      gone.length
+        ? h(
+            "p",
+            {class: "gone"},
+            gone.length > 1 ? "Tools that are gone: " : "A tool is gone: ",
+            names,
+            ". Today's agent cannot run this turn as it ran then.",
+          )
+        : null,
+      difference
+        ? h("p", {}, "The first difference. ", place, sentence(difference.text))
+        : h(
+            "p",
+            {},
+            `Today's agent does the same with the answers of then: ${counted(found.messages, "message")}, ${found.outcome}.`,
+          ),
+      difference?.then || difference?.now
+        ? h(
+            "dl",
+            {class: "values"},
+            h("dt", {}, "Then"),
+            h("dd", {}, difference.then || "–"),
+            h("dt", {}, "Now"),
+            h("dd", {}, difference.now || "–"),
+          )
+        : null,
+      found.left_out.map((/** @type {string} */ one) =>
+        h("p", {class: "faint"}, `Not compared: ${one}.`),
+      ),
+      this.choices(difference),
+    );
+  }
+
+  /** What need not be compared. @param {any} difference */
+  choices(difference) {
+    if (difference?.kind !== "request" && !this.ignore.size) return null;
+    const box = (/** @type {string} */ part) => {
+      const change = () => {
+        if (input.checked) this.ignore.add(part);
+        else this.ignore.delete(part);
+        this.check()
+          .then(() => this.verdict.querySelector(`[name=${part}]`)?.focus())
+          .catch((error) => this.failed(error));
+      };
+      const props = {type: "checkbox", name: part, checked: this.ignore.has(part)};
+      const input = h("input", {...props, onchange: change});
+      return h("label", {class: "choice"}, input, part);
+    };
+    return h("fieldset", {class: "choices"}, h("legend", {}, "Do not compare"), PARTS.map(box));
+  }
+
+  // --- anew, in a fork ---------------------------------------------------------------------------
+
+  /** Read the turn, and those that continue it. */
+  async read() {
+    const {id} = this.conversation;
+    const page = await get(at(id, `/turns?after=${this.turn - 1}&limit=50`));
+    this.turns = linked(page.items, this.turn);
+    const numbers = new Set(this.turns.map((one) => one.turn));
+    const last = Math.max(...numbers);
+    for (let after = this.after; this.then.length < MOST_MESSAGES; ) {
+      const query = `after=${after}&limit=100&clip=${CLIP}&include_hidden=true`;
+      const found = await get(at(id, `/messages?${query}`));
+      this.then.push(...found.items.filter((/** @type {any} */ one) => numbers.has(one.turn)));
+      if (found.next === null || found.items.at(-1).turn > last) break;
+      after = found.next;
+    }
+  }
+
+  /** The form that runs the turn again. */
+  offer() {
+    const heading = h("h3", {}, "Run again beside");
+    const asked = this.then.find((one) => one.message.role === "user");
+    if (!asked) {
+      const before = this.turns[0]?.continues;
+      const link = `#/c/${encodeURIComponent(this.conversation.id)}/replay/${before}`;
+      return fill(
+        this.again,
+        heading,
+        h(
+          "p",
+          {},
+          "This turn began without a message of yours. ",
+          before ? h("a", {href: link}, `Replay turn ${before}`) : null,
+          before ? ", which it continues." : null,
+        ),
+      );
+    }
+    const text = textOf(asked.message);
+    const key = newKey();
+    const input = h("textarea", {
+      id: "beside-message",
+      rows: Math.min(8, text.split("\n").length),
+      readonly: Boolean(asked.clipped),
+      value: text,
+    });
+    const go = h("button", {type: "submit", class: "main"}, this.fork ? "Run once more" : "Run again beside");
+    const run = async (/** @type {Event} */ event) => {
+      event.preventDefault();
+      go.disabled = true;
+      const said = input.value.trim();
+      const body = said === text.trim() || asked.clipped ? {} : {message: said};
+      const path = at(this.conversation.id, `/turns/${this.turn}/run-beside`);
+      try {
+        const made = await call("POST", path, body, {"Idempotency-Key": key});
+        announce("The turn runs again beside");
+        const here = `#/c/${encodeURIComponent(this.conversation.id)}/replay/${this.turn}`;
+        location.hash = `${here}/${encodeURIComponent(made.context_id)}`;
+      } catch (error) {
+        go.disabled = false;
+        this.problem(error);
+      }
+    };
+    fill(
+      this.again,
+      heading,
+      h(
+        "p",
+        {},
+        "The message runs anew in a fork, with today's agent. The model is called and tools run, with all their effects. This conversation stays as it is.",
+      ),
+      h(
+        "details",
+        {class: "fold", open: !this.fork},
+        h("summary", {}, this.fork ? "Run once more" : "Message"),
+        h(
+          "form",
+          {class: "form", onsubmit: run},
+          h("label", {for: input.id, class: "unseen"}, "Message"),
+          input,
+          h("div", {class: "actions start"}, go),
+        ),
+      ),
+    );
+  }
+
+  /** Follow the fork. @param {string} fork */
+  async show(fork) {
+    const other = new Conversation(fork);
+    this.other = other;
+    let waiting = "";
+    other.addEventListener("change", (event) => {
+      const {what, value} = /** @type {any} */ (event).detail;
+      if (this.other !== other) return;
+      if (what === "absent") this.problem(new Error(`The fork ${fork} is not there any more.`));
+      if (what === "lost") this.problem(value);
+      const pending = other.record?.pending ?? [];
+      const wanted = pending.map((/** @type {any} */ one) => one.request_id).join("\n");
+      if (wanted !== waiting) {
+        waiting = wanted;
+        const answer = (/** @type {Record<string, unknown>} */ inputs) => other.answer(inputs);
+        fill(
+          this.requests,
+          pending.map((/** @type {any} */ one) => requestCard(one, answer)),
+        );
+      }
+      this.drawing ||= requestAnimationFrame(() => this.draw());
+    });
+    await other.open();
+    while (other.older !== null && other.older > this.after + 1) await other.loadOlder();
+  }
+
+  /** Both turns, side by side. */
+  draw() {
+    this.drawing = 0;
+    const {other} = this;
+    if (!other?.record) return;
+    const entries = [...other.entries.values()]
+      .filter((one) => one.position > this.after)
+      .sort((a, b) => a.position - b.position);
+    const first = entries[0]?.turn ?? other.record.turn_count;
+    const all = [...other.turns.values()].filter((one) => one.turn >= first);
+    const turns = linked(all, first);
+    const numbers = new Set(turns.map((one) => one.turn));
+    const asks = ["input_required", "auth_required"].includes(turns.at(-1)?.outcome);
+    const waits = asks && turns.at(-1).outcome !== this.turns.at(-1)?.outcome;
+    const over = turns.length > 0 && turns.every((one) => one.ended_at) && !other.running;
+    const ended = over && !waits;
+    const then = parts(this.then, this.turns, true);
+    const now = parts(
+      entries.filter((one) => numbers.has(one.turn)),
+      turns,
+      ended,
+    );
+    const rows = paired(then, over ? now : [...now, running(other)]);
+    const differing = rows.filter((one) => !one.same).length;
+    const href = `#/c/${encodeURIComponent(other.id)}`;
+    const said = differing ? `${counted(differing, "part")} differ` : "Both are the same";
+    if (ended && !this.ended) announce(`The new turn has ended. ${said}.`);
+    this.ended = ended;
+    fill(
+      this.result,
+      h(
+        "div",
+        {class: "beside-head"},
+        h("h3", {}, "Then and now"),
+        ended
+          ? h("span", {class: `chip ${differing ? "wait" : "good"}`}, said)
+          : over
+            ? h("span", {class: "chip waiting"}, "The new turn waits for you")
+            : h("span", {class: "chip running"}, "The new turn runs"),
+        h("a", {href}, "Open the fork"),
+      ),
+      h(
+        "ol",
+        {class: "beside", "aria-label": "Then and now, side by side"},
+        h(
+          "li",
+          {class: "row facts"},
+          side("Then", h("span", {}, facts(this.turns))),
+          side("Now", h("span", {}, facts(turns))),
+        ),
+        rows.map((one) => this.row(one, ended)),
+      ),
+    );
+  }
+
+  /** @param {import("./differences.js").Row} row @param {boolean} ended */
+  row(row, ended) {
+    const {then, now, same} = row;
+    const word = same ? "The same: " : "Differs: ";
+    const kind = same ? "same" : now?.kind === "live" || (!ended && !now) ? "open" : "differs";
+    return h(
+      "li",
+      {class: `row ${kind}`},
+      h("span", {class: "unseen"}, kind === "open" ? "" : word),
+      side("Then", then ? piece(then, same ? null : now) : null),
+      side("Now", now ? piece(now, same ? null : then) : null),
+    );
+  }
+}
+
+/** The turn of this number, and those that continue it. @param {any[]} all @param {number} turn */
+function linked(all, turn) {
+  const found = /** @type {any[]} */ ([]);
+  for (const one of all.sort((a, b) => a.turn - b.turn)) {
+    const continues = found.length > 0 && one.continues === found[found.length - 1].turn;
+    if (one.turn === turn || continues) found.push(one);
+  }
+  return found;
+}
+
+/**
+ * The parts of a turn, results in the order of their calls.
+ *
+ * @param {import("./conversation.js").Entry[]} entries
+ * @param {any[]} turns
+ * @param {boolean} ended
+ * @returns {import("./differences.js").Part[]}
+ */
+function parts(entries, turns, ended) {
+  const found = /** @type {import("./differences.js").Part[]} */ ([]);
+  let order = /** @type {string[]} */ ([]);
+  let results = /** @type {any[]} */ ([]);
+  const settle = () => {
+    const place = (/** @type {any} */ one) => order.indexOf(one.tool_call_id);
+    for (const one of results.sort((a, b) => place(a) - place(b))) {
+      const faint = one.is_error ? "failed" : "answers";
+      found.push({kind: "result", name: one.tool_name, text: textOf(one), faint});
+    }
+    results = [];
+  };
+  for (const {message} of entries) {
+    if (message.role === "toolResult") {
+      results.push(message);
+      continue;
+    }
+    settle();
+    if (message.role !== "assistant") {
+      found.push({kind: "said", name: "You", text: textOf(message)});
+      continue;
+    }
+    const calls = message.content.filter((/** @type {any} */ one) => one.type === "toolCall");
+    order = calls.map((/** @type {any} */ one) => one.id);
+    const text = textOf(message);
+    if (text) found.push({kind: "text", name: "Agent", text});
+    for (const one of calls) {
+      const given = one.invalid_arguments ?? one.arguments;
+      found.push({kind: "call", name: one.name, text: pretty(given), faint: "is called"});
+    }
+    if (message.error_message)
+      found.push({kind: "error", name: "Error", text: message.error_message});
+  }
+  settle();
+  const last = turns[turns.length - 1];
+  if (ended && last) found.push({kind: "end", name: "End", text: last.outcome ?? ""});
+  return found;
+}
+
+/** The answer that is being written. @param {Conversation} other */
+function running(other) {
+  return {kind: "live", name: "Agent", text: other.live?.text ?? ""};
+}
+
+/** @param {any[]} turns */
+function facts(turns) {
+  const sum = (/** @type {(one: any) => number} */ of) =>
+    turns.reduce((all, one) => all + of(one), 0);
+  const worked = sum((one) =>
+    one.ended_at && one.started_at
+      ? (Date.parse(one.ended_at) - Date.parse(one.started_at)) / 1000
+      : 0,
+  );
+  const tokens = sum((one) => one.usage?.total_tokens ?? 0);
+  const price = cost({cost: {total: sum((one) => one.usage?.cost?.total ?? 0)}});
+  return [duration(worked), tokens ? `${compactCount(tokens)} tokens` : "", price]
+    .filter(Boolean)
+    .join(" · ");
+}
+
+/** @param {string} name @param {Node | null} inside */
+function side(name, inside) {
+  const label = h("span", {class: "side-name"}, name);
+  return h("div", {class: inside ? "side" : "side empty-side"}, label, inside ?? "–");
+}
+
+/** @param {import("./differences.js").Part} part @param {import("./differences.js").Part | null} other */
+function piece(part, other) {
+  const name = ["call", "result"].includes(part.kind) ? h("code", {}, part.name) : part.name;
+  const text = part.kind === "live" && !part.text ? dots() : words(part, other);
+  const cut = part.text.length > MOST_CHARS;
+  return h(
+    "div",
+    {class: `piece of-${part.kind}`},
+    h("div", {class: "piece-name"}, name, part.faint ? ` ${part.faint}` : null),
+    h("div", {class: "plain", dir: "auto"}, text),
+    cut ? h("div", {class: "faint"}, `The first ${count(MOST_CHARS)} characters.`) : null,
+  );
+}
+
+function dots() {
+  return h("span", {class: "dots", role: "img", "aria-label": "The turn runs"});
+}
+
+/** @param {import("./differences.js").Part} part @param {import("./differences.js").Part | null} other */
+function words(part, other) {
+  const text = part.text.slice(0, MOST_CHARS);
+  if (!other || other.kind !== part.kind) return text;
+  return marked(text, other.text.slice(0, MOST_CHARS));
+}
+
+/** @param {string} text */
+function sentence(text) {
+  return `${text.charAt(0).toUpperCase()}${text.slice(1)}.`;
+}
