@@ -32,6 +32,7 @@ from looopy.stores.records import (
     ContextState,
 )
 from looopy.stores.shield import settle
+from looopy.telemetry.process import process_name
 from looopy.types.artifact import ArtifactStatus
 from looopy.types.event import AgentEvent, ApprovalDecided, ArtifactUpdate, MessageEnd, TurnEnd
 from looopy.types.message import AssistantMessage, Message
@@ -144,6 +145,7 @@ async def _save_first(
                 actor_id=turn.actor_id,
                 had_auth=turn.had_auth,
                 metadata=turn.metadata,
+                process=process_name(),
             )
         )
         del tickets[:1]

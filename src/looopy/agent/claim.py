@@ -36,6 +36,7 @@ from looopy.stores.owner import Owner, is_here
 from looopy.stores.records import Claim, Claimed, ContextRecord, ContextState
 from looopy.stores.rules import no_context
 from looopy.stores.shield import settle_write
+from looopy.telemetry.process import process_name
 from looopy.tools.gather import gather_tools
 from looopy.types.constructors import quick
 from looopy.types.context import CancelToken
@@ -104,6 +105,7 @@ class Claiming:
         self._watch = watch
         self._buffer = setup.buffer
         self._holder = owner.token(known.config.lease_ttl_s)
+        self._process = process_name()
         self._line = Line(known.stores, known.context_id, self._holder, token)
         self._waits = request.on_busy == "wait" and setup.buffer is None
 
@@ -296,7 +298,10 @@ class Claiming:
         context_id = self._known.context_id
         return [
             TurnStart(
-                context_id=context_id, user_message=plan.user_message, continues=plan.continues
+                context_id=context_id,
+                user_message=plan.user_message,
+                continues=plan.continues,
+                process=self._process,
             ),
             *(ApprovalDecided(context_id=context_id, **facts) for facts in plan.decided),
             *(MessageEnd(context_id=context_id, iteration=1, message=m) for m in plan.prompts),
@@ -336,6 +341,7 @@ class Claiming:
                     input_hash=request.input_hash,
                     ticket=self._line.ticket,
                     state=plan.state,
+                    process=self._process,
                 )
             ),
             self._token.cancel,

@@ -38,6 +38,7 @@ from looopy.stores.records import (
     TurnRecord,
 )
 from looopy.telemetry.current import note_recovery
+from looopy.telemetry.process import process_name
 from looopy.tools.base import Tool
 from looopy.types.config import LoopConfig
 from looopy.types.constructors import amended
@@ -496,6 +497,7 @@ class Known:
                     # Any other holder may have renewed its lease since.
                     displace=holder if holder is not None and provably_dead(holder) else None,
                     recover=True,
+                    process=process_name(),
                 )
             )
             reach("R2")

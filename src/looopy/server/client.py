@@ -20,7 +20,7 @@ import random
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any, Final, Self, TypedDict, cast
+from typing import Any, Final, NotRequired, Self, TypedDict, cast
 from urllib.parse import quote, urlsplit
 
 from looopy.errors import (
@@ -94,6 +94,8 @@ class TurnItem(TypedDict):
     started_at: str
     ended_at: str | None
     usage: dict[str, Any]
+    process: NotRequired[str | None]
+    recovered_by: NotRequired[str | None]
     metadata: dict[str, Any]
 
 

@@ -80,6 +80,8 @@ def turn_to_json(turn: TurnRecord) -> dict[str, Any]:
         "started_at": turn.started_at.isoformat(),
         "ended_at": turn.ended_at.isoformat() if turn.ended_at else None,
         "usage": usage_to_json(turn.usage),
+        "process": turn.process,
+        "recovered_by": turn.recovered_by,
         "metadata": dict(turn.metadata),
     }
 

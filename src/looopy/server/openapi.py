@@ -33,8 +33,18 @@ def _maybe(schema: Json) -> Json:
     return {"anyOf": [schema, {"type": "null"}]}
 
 
+def _said(schema: Json, description: str) -> Json:
+    return {**_maybe(schema), "description": description}
+
+
 def _ref(name: str) -> Json:
     return {"$ref": f"#/components/schemas/{name}"}
+
+
+_PROCESSES: Final[Mapping[str, Json]] = {
+    "process": _said(_TEXT, "The process that ran it: its name in the log and in traces."),
+    "recovered_by": _said(_TEXT, "The process that found its own one dead, and ended it."),
+}
 
 
 def _closed(properties: Mapping[str, Json], *required: str) -> Json:
@@ -164,6 +174,7 @@ def _schemas(limits: Limits) -> Json:
                 "outcome": _maybe({"enum": [one.value for one in Outcome]}),
                 "stop_reason": _maybe({"enum": [one.value for one in StopReason]}),
                 "actor_id": _maybe(_TEXT),
+                **_PROCESSES,
                 "started": _TIME,
                 "ended": _maybe(_TIME),
                 "last_sign": {
@@ -193,6 +204,7 @@ def _schemas(limits: Limits) -> Json:
                 "started_at": _TIME,
                 "ended_at": _maybe(_TIME),
                 "usage": _ref("Usage"),
+                **_PROCESSES,
                 "metadata": _OBJECT,
             }
         ),

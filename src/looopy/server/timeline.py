@@ -209,6 +209,8 @@ class _Run:
             "outcome": record.outcome.value if record.outcome else None,
             "stop_reason": record.stop_reason.value if record.stop_reason else None,
             "actor_id": record.actor_id,
+            "process": record.process,
+            "recovered_by": record.recovered_by,
             "started": _time(record.started_at),
             "ended": _time(record.ended_at) if record.ended_at else None,
             "last_sign": _time(self._last) if record.outcome is Outcome.INTERRUPTED else None,

@@ -56,6 +56,8 @@ class TurnRecord:
         first_position: The first message it may have added, `last_position` the last;
             `last_position` is smaller if it added no message.
         start_seq: `seq` of its `turn_start`; `end_seq` of its `turn_end`, `None` while open.
+        process: The process that ran it (`looopy.telemetry.process_name`); `None`: not recorded.
+        recovered_by: The process that took it over, to end it, after its own had died; or `None`.
     """
 
     turn: int
@@ -72,6 +74,8 @@ class TurnRecord:
     ended_at: datetime | None = None
     usage: Usage = NO_USAGE
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    process: str | None = None
+    recovered_by: str | None = None
 
 
 @quick
@@ -235,6 +239,8 @@ class Claim:
             `Journal.turn_of_key`. `None`: it has no name.
         ticket: The claimer's place in line, which it leaves; `None` if it did not wait.
         state: Replaces the stored one, or `None` to leave it.
+        process: The claimer's name for people, as in the `TurnStart`. It stays with the turn: the
+            process that ran it, or that took it over. `None`: it is not recorded.
     """
 
     context_id: str
@@ -252,6 +258,7 @@ class Claim:
     input_hash: str | None = None
     ticket: int | None = None
     state: ContextState | None = None
+    process: str | None = None
 
 
 @quick

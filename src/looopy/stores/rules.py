@@ -29,6 +29,7 @@ from looopy.types.storable import (
     check_actor,
     check_media_type,
     check_number,
+    check_process,
     check_text,
     dump,
     escape,
@@ -297,10 +298,11 @@ def check_claim(claim: Claim) -> None:
     Refuse a claim by somebody without a usable name, or of a turn without one.
 
     Raises:
-        ValueRefused: The actor has more than 512 bytes, or the key not 1 to 256 characters, or one
-            of them cannot be stored.
+        ValueRefused: The actor or the process has more than 512 bytes, or the key not 1 to 256
+            characters, or one of them cannot be stored.
     """
     check_actor(claim.actor_id)
+    check_process(claim.process)
     if claim.recover and (claim.key is not None or claim.delivered):
         raise ValueError("a claim that recovers begins no turn: it takes no key and no message")
     if claim.key is None:

@@ -68,12 +68,19 @@ class Event:
 @quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnStart(Event):
-    """A turn was accepted: its user message is safe."""
+    """
+    A turn was accepted: its user message is safe.
+
+    Attributes:
+        continues: The turn that this one continues, or `None`.
+        process: The process that runs it (`looopy.telemetry.process_name`); `None`: not recorded.
+    """
 
     type: ClassVar[Literal["turn_start"]] = "turn_start"
     durable: ClassVar[bool] = True
     user_message: UserMessage | None = None
     continues: int | None = None
+    process: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -451,6 +458,8 @@ def number(stored: Sequence[Event], seq: int, position: int, same: Sequence[Even
         if isinstance(event, MessageEnd):
             _set(event, "position", position)
             position += 1
+        elif isinstance(original, TurnStart):
+            _set(event, "process", original.process)
 
 
 _set = object.__setattr__  # events are frozen

@@ -209,6 +209,12 @@ def check_actor(actor_id: object) -> None:
         check_name(actor_id, "an actor id", "/actor_id")
 
 
+def check_process(process: object) -> None:
+    """Raise `ValueRefused` as `check_name` for a process; `None`: it has no name."""
+    if process is not None:
+        check_name(process, "the name of a process", "/process")
+
+
 def check_number(value: object, path: str, way_out: str, *, least: int | None = None) -> None:
     """
     Refuse what is not a whole number.

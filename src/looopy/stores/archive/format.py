@@ -40,6 +40,7 @@ from looopy.types.storable import (
     MAX_BODY_BYTES,
     check_actor,
     check_media_type,
+    check_process,
     check_text,
     dump,
     escape,
@@ -321,8 +322,21 @@ def _actor(given: Fields, name: str) -> str | None:
 # --- turns -------------------------------------------------------------------------------------
 
 
+def _process(given: Fields, name: str) -> str | None:
+    """The name of a process, which archives of earlier versions lack."""
+    if not given.has(name):
+        return None
+    found = given.or_none(given.text, name)
+    try:
+        check_process(found)
+    except ValueRefused as error:
+        raise refused(name, error.message) from None
+    return found
+
+
 def turn_to_json(turn: TurnRecord, user_position: int | None) -> dict[str, Any]:
     """A turn as a line."""
+    names = {"process": turn.process, "recovered_by": turn.recovered_by}
     return {
         "turn": turn.turn,
         "continues": turn.continues,
@@ -339,6 +353,7 @@ def turn_to_json(turn: TurnRecord, user_position: int | None) -> dict[str, Any]:
         "ended_at": None if turn.ended_at is None else turn.ended_at.isoformat(),
         "usage": json.loads(usage_text(turn.usage)),
         "metadata": dict(turn.metadata),
+        **{name: value for name, value in names.items() if value is not None},
     }
 
 
@@ -381,6 +396,8 @@ def turn_from_json(data: Any, number: int, *, is_open: bool) -> RestoredTurn:
         started_at=given.moment("started_at"),
         usage=usage_from_json(usage),
         metadata=given.mapping("metadata"),
+        process=_process(given, "process"),
+        recovered_by=_process(given, "recovered_by"),
         **ended,
     )
     user_position = given.or_none(given.whole, "user_position", 1)

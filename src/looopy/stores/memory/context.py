@@ -214,10 +214,18 @@ def begin_turn(context: StoredContext, claim: Claim, encoded: rows.Rows, metadat
             last_position=claimed.first_position - 1,
             started_at=from_us(opening.started_us),
             metadata=json.loads(metadata),
+            process=claim.process,
         )
     )
     append(context, claimed.turn, encoded, None)
     return claimed
+
+
+def take_turn_over(context: StoredContext, claim: Claim) -> None:
+    """Note the process that recovers the open turn."""
+    if context.open_turn is not None and claim.process is not None:
+        taken = replace(context.turns[context.open_turn - 1], recovered_by=claim.process)
+        context.turns[context.open_turn - 1] = taken
 
 
 def append(

@@ -24,6 +24,7 @@ from looopy.stores.memory.context import (
     begin_turn,
     context_record,
     insert_messages,
+    take_turn_over,
 )
 from looopy.stores.memory.contexts import InMemoryContextIndex
 from looopy.stores.memory.fork import shown_messages
@@ -211,6 +212,7 @@ class InMemoryStateStore(MemoryStore, StateStore):
         if state is not None:
             context.state = state
         if claim.recover:
+            take_turn_over(context, claim)
             claimed = Claimed(
                 epoch=context.epoch,
                 turn=context.open_turn or 0,

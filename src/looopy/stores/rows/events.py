@@ -303,6 +303,7 @@ def decode_turn_start(context_id: str, turn: TurnRecord, user_message: Message |
         seq=turn.start_seq,
         user_message=user_message if isinstance(user_message, UserMessage) else None,
         continues=turn.continues,
+        process=turn.process,
     )
 
 

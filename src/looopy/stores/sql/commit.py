@@ -91,6 +91,7 @@ def encode_claim(key: Mapping[str, Any], claim: Claim) -> ClaimRows:
         "state": None if claim.state is None else rows.state_column(claim.state),
         "metadata": dump(dict(claim.metadata), "/metadata"),
         "had_auth": int(claim.had_auth),
+        "process": claim.process,
         "seqs": encoded.seqs,
         "count": len(encoded.messages),
         "delivered": len(claim.delivered),
@@ -120,6 +121,8 @@ def claim_steps(given: ClaimRows) -> Steps[Claimed]:
         inbox=inbox_head(*inbox),
     )
     if encoded.opening is None or claim.recover:
+        if claim.process is not None:
+            yield Query(s.TAKE_TURN_OVER, {**given.params, "turn": turn})
         return claimed
     offset = encoded.opening.user_offset
     opened = {

@@ -82,7 +82,7 @@ from looopy.types.storable import (
     check_turn,
 )
 
-_USER_POSITION = 14
+_USER_POSITION = 16
 _SEQ = 3  # of a message
 _NEAR = 64  # positions that are read on the way to another one
 

@@ -195,6 +195,8 @@ def _turn(turn: RestoredTurn) -> dict[str, Any]:
         "ended_at": None if record.ended_at is None else to_us(record.ended_at),
         "usage": usage_text(record.usage),
         "metadata": dump(dict(record.metadata), "/metadata"),
+        "process": record.process,
+        "recovered_by": record.recovered_by,
     }
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from looopy.types.config import LONGEST_LEASE_S
 
-HEAD = "0008"
+HEAD = "0009"
 """The newest revision in `migrations/`, known here so that opening a database needs no alembic."""
 
 PREFIX = "looopy_"
@@ -74,6 +74,7 @@ TEXTS = frozenset(
     {
         *("tenant", "context", "after_id", "holder", "displace", "actor", "state", "metadata"),
         *("outcome", "stop_reason", "usage", "role", "type", "meta", "body"),
+        *("process", "recovered_by"),
         *("source", "target", "past"),
         *("artifact", "kind", "other_kind", "media_type", "sha256", "data", "key", "input_hash"),
         "last_id",
@@ -103,7 +104,8 @@ _THIS = "tenant_id = :tenant AND context_id = :context"
 
 TURN_COLUMNS = (
     "t.turn, t.continues, t.actor_id, t.had_auth, t.outcome, t.stop_reason, t.start_seq, t.end_seq,"
-    " t.first_position, t.last_position, t.started_at, t.ended_at, t.usage, t.metadata"
+    " t.first_position, t.last_position, t.started_at, t.ended_at, t.usage, t.metadata, t.process,"
+    " t.recovered_by"
 )
 CONTEXT_COLUMNS = (
     "c.context_id, c.epoch, c.turn_count, c.last_position, c.last_seq, c.visible_from,"
@@ -442,17 +444,22 @@ COMPACT = (
 
 OPEN_TURN = (
     "INSERT INTO looopy_turns (tenant_id, context_id, turn, epoch, continues, actor_id, had_auth,"
-    " start_seq, first_position, last_position, user_position, started_at, usage, metadata)"
+    " start_seq, first_position, last_position, user_position, started_at, usage, metadata,"
+    " process)"
     " VALUES (:tenant, :context, :turn, :epoch, :continues, :actor, :had_auth, :start_seq,"
-    " :first_position, :first_position - 1, :user_position, :started_at, '{}', :metadata)"
+    " :first_position, :first_position - 1, :user_position, :started_at, '{}', :metadata, :process)"
 )
+
+TAKE_TURN_OVER = f"UPDATE looopy_turns SET recovered_by = :process WHERE {_THIS} AND turn = :turn"
 
 RESTORE_TURN = (
     "INSERT INTO looopy_turns (tenant_id, context_id, turn, epoch, continues, actor_id, had_auth,"
     " outcome, stop_reason, start_seq, end_seq, first_position, last_position, user_position,"
-    " started_at, ended_at, usage, metadata) VALUES (:tenant, :context, :turn, :epoch, :continues,"
+    " started_at, ended_at, usage, metadata, process, recovered_by) VALUES (:tenant, :context,"
+    " :turn, :epoch, :continues,"
     " :actor, :had_auth, :outcome, :stop_reason, :start_seq, :end_seq, :first_position,"
-    " :last_position, :user_position, :started_at, :ended_at, :usage, :metadata)"
+    " :last_position, :user_position, :started_at, :ended_at, :usage, :metadata, :process,"
+    " :recovered_by)"
 )
 
 CLOSE_TURN = (
@@ -859,9 +866,10 @@ IS_SHARED = (
 COPY_TURNS = (
     "INSERT INTO looopy_turns (tenant_id, context_id, turn, epoch, continues, actor_id, had_auth,"
     " outcome, stop_reason, start_seq, end_seq, first_position, last_position, user_position,"
-    " started_at, ended_at, usage, metadata) SELECT tenant_id, :target, turn, epoch, continues,"
-    " actor_id, had_auth, outcome, stop_reason, start_seq, end_seq, first_position, last_position,"
-    " user_position, started_at, ended_at, usage, metadata FROM looopy_turns"
+    " started_at, ended_at, usage, metadata, process, recovered_by) SELECT tenant_id, :target,"
+    " turn, epoch, continues, actor_id, had_auth, outcome, stop_reason, start_seq, end_seq,"
+    " first_position, last_position, user_position, started_at, ended_at, usage, metadata, process,"
+    " recovered_by FROM looopy_turns"
     f" WHERE {_THIS} AND turn > :after AND turn <= :turn /* MANY */"
 )
 

@@ -140,6 +140,8 @@ turns = _table(
     _number("ended_at", null=True),
     _text("usage"),
     _text("metadata"),
+    _text("process", null=True),
+    _text("recovered_by", null=True),
     key=("turn",),
     clustered=True,
 )

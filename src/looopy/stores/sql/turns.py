@@ -47,6 +47,8 @@ def turn_record(row: Sequence[Any]) -> TurnRecord:
         ended_at=None if row[11] is None else from_us(row[11]),
         usage=rows.decode_usage(row[12]),
         metadata=rows.decode_object(row[13], f"the metadata of turn {row[0]}"),
+        process=row[14],
+        recovered_by=row[15],
     )
 
 

@@ -34,6 +34,7 @@ from looopy.testing.contracts.turns import (
     user,
 )
 from looopy.types.auth import AuthRequest
+from looopy.types.event import TurnStart
 from looopy.types.message import Cost, StopReason, ToolCall, Usage
 from looopy.types.state import HeldCall, PendingKind, PendingRequest
 
@@ -333,6 +334,30 @@ class StateStoreContract(Contract):
         await stores.state.release(CONTEXT, claimed.epoch)
         found = await record_of(stores)
         assert (found.holder, found.lease_live) == ("h2", True)
+
+    async def test_a_turn_keeps_the_names_of_its_processes(self, stores: Stores) -> None:
+        """The one that ran it, and the last one that took it over; a turn may have no name."""
+        claimed = await begin(stores, ttl_s=0)
+        (started, *_) = await stores.journal.events(CONTEXT)
+        assert isinstance(started, TurnStart)
+        assert started.process == "1-a"
+        for name in ("2-b", "3-c"):
+            claimed = await begin(stores, claimed.epoch, recover=True, ttl_s=0, process=name)
+            turn = (await record_of(stores)).open_turn
+            assert turn is not None
+            assert (turn.process, turn.recovered_by) == ("1-a", name)
+        await commit(stores, claimed, [ends(StopReason.INTERRUPTED)], release=True)
+        claimed = await begin(stores, process=None)
+        await commit(stores, claimed, [ends()], release=True)
+        turns = await stores.journal.turns(CONTEXT)
+        assert [(t.process, t.recovered_by) for t in turns] == [("1-a", "3-c"), (None, None)]
+
+    @pytest.mark.parametrize("name", ["a\0b", "x" * 513])
+    async def test_a_process_has_a_name_that_can_be_stored(self, stores: Stores, name: str) -> None:
+        """Of at most 512 bytes; a claim with another writes nothing."""
+        with refuses(ValueRefused, path="/process"):
+            await begin(stores, process=name)
+        assert await stores.state.load(CONTEXT) is None
 
     async def test_a_refused_claim_writes_nothing(self, stores: Stores) -> None:
         """A value that cannot be stored leaves no context, no turn and no lease."""

@@ -182,7 +182,7 @@ def opening(
     """The first events of a turn; without *text* it has no user message."""
     message = None if text is None else user(text)
     place = {**AT, "context_id": context_id}
-    start = TurnStart(user_message=message, continues=continues, **place)
+    start = TurnStart(user_message=message, continues=continues, process="1-a", **place)
     return [start] if message is None else [start, MessageEnd(message=message, **place)]
 
 
@@ -191,7 +191,7 @@ def a_claim(
 ) -> Claim:
     """A claim that begins a turn with *text*; *others*: see `Claim`."""
     events = () if others.get("recover") else opening(text, context_id=context_id)
-    given = {"events": events, "holder": "holder-1", "ttl_s": LONG_S, **others}
+    given = {"events": events, "holder": "holder-1", "ttl_s": LONG_S, "process": "1-a", **others}
     return Claim(context_id=context_id, expected_epoch=expected_epoch, **given)
 
 

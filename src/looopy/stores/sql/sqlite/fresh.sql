@@ -107,10 +107,9 @@ CREATE TABLE looopy_turn_rows (
 	started_at BIGINT NOT NULL, 
 	ended_at BIGINT, 
 	usage TEXT, 
-	metadata TEXT, 
+	metadata TEXT, process TEXT, recovered_by TEXT, 
 	CONSTRAINT pk_looopy_turn_rows PRIMARY KEY (id)
 );
-CREATE VIEW looopy_turns AS SELECT c.tenant_id AS tenant_id, c.context_id AS context_id, r.id & 4294967295 AS turn, r.epoch AS epoch, r.continues AS continues, r.actor_id AS actor_id, r.had_auth AS had_auth, CASE WHEN r.end_seq IS NOT NULL THEN COALESCE(r.outcome, 'completed') END AS outcome, CASE WHEN r.end_seq IS NOT NULL THEN COALESCE(r.stop_reason, 'stop') END AS stop_reason, r.start_seq AS start_seq, r.end_seq AS end_seq, r.first_position AS first_position, r.last_position AS last_position, r.user_position AS user_position, r.started_at AS started_at, r.ended_at AS ended_at, COALESCE(r.usage, '{}') AS usage, COALESCE(r.metadata, '{}') AS metadata FROM looopy_contexts c CROSS JOIN looopy_turn_rows r ON r.id >= (c.number << 32) AND r.id <= (c.number << 32 | 4294967295);
 CREATE TABLE looopy_message_rows (
 	id INTEGER NOT NULL, 
 	turn BIGINT NOT NULL, 
@@ -246,4 +245,5 @@ CREATE TABLE looopy_inner (
 
 ;
 CREATE UNIQUE INDEX ix_looopy_inner_tenant_id_outer_id_call_key ON looopy_inner (tenant_id, outer_id, call_key);
-INSERT INTO looopy_version VALUES ('0008');
+CREATE VIEW looopy_turns AS SELECT c.tenant_id AS tenant_id, c.context_id AS context_id, r.id & 4294967295 AS turn, r.epoch AS epoch, r.continues AS continues, r.actor_id AS actor_id, r.had_auth AS had_auth, CASE WHEN r.end_seq IS NOT NULL THEN COALESCE(r.outcome, 'completed') END AS outcome, CASE WHEN r.end_seq IS NOT NULL THEN COALESCE(r.stop_reason, 'stop') END AS stop_reason, r.start_seq AS start_seq, r.end_seq AS end_seq, r.first_position AS first_position, r.last_position AS last_position, r.user_position AS user_position, r.started_at AS started_at, r.ended_at AS ended_at, COALESCE(r.usage, '{}') AS usage, COALESCE(r.metadata, '{}') AS metadata, r.process AS process, r.recovered_by AS recovered_by FROM looopy_contexts c CROSS JOIN looopy_turn_rows r ON r.id >= (c.number << 32) AND r.id <= (c.number << 32 | 4294967295);
+INSERT INTO looopy_version VALUES ('0009');

@@ -71,7 +71,7 @@ _TURN_COLUMNS = (
     f"{_place('t.id')}, t.continues, t.actor_id, t.had_auth,"
     f" {_ENDED.format('outcome', 'completed')}, {_ENDED.format('stop_reason', 'stop')},"
     " t.start_seq, t.end_seq, t.first_position, t.last_position, t.started_at, t.ended_at,"
-    " COALESCE(t.usage, '{}'), COALESCE(t.metadata, '{}')"
+    " COALESCE(t.usage, '{}'), COALESCE(t.metadata, '{}'), t.process, t.recovered_by"
 )
 _CONTEXT = (
     f"SELECT {s.CONTEXT_COLUMNS}, {_TURN_COLUMNS} FROM looopy_contexts c"
@@ -131,19 +131,23 @@ IN_SQLITE = {
     # --- turns ---
     s.OPEN_TURN: (
         "INSERT INTO looopy_turn_rows (id, epoch, continues, actor_id, had_auth, start_seq,"
-        " first_position, last_position, user_position, started_at, metadata)"
+        " first_position, last_position, user_position, started_at, metadata, process)"
         f" SELECT {_at(':turn')}, :epoch, :continues, :actor, :had_auth, :start_seq,"
         " :first_position, :first_position - 1, :user_position, :started_at,"
-        f" NULLIF(:metadata, '{{}}') FROM looopy_contexts c WHERE {_OWNER}"
+        f" NULLIF(:metadata, '{{}}'), :process FROM looopy_contexts c WHERE {_OWNER}"
     ),
     s.RESTORE_TURN: (
         "INSERT INTO looopy_turn_rows (id, epoch, continues, actor_id, had_auth, outcome,"
         " stop_reason, start_seq, end_seq, first_position, last_position, user_position,"
-        " started_at, ended_at, usage, metadata)"
+        " started_at, ended_at, usage, metadata, process, recovered_by)"
         f" SELECT {_at(':turn')}, :epoch, :continues, :actor, :had_auth,"
         " NULLIF(:outcome, 'completed'), NULLIF(:stop_reason, 'stop'), :start_seq, :end_seq,"
         " :first_position, :last_position, :user_position, :started_at, :ended_at,"
-        f" NULLIF(:usage, '{{}}'), NULLIF(:metadata, '{{}}') FROM looopy_contexts c WHERE {_OWNER}"
+        " NULLIF(:usage, '{}'), NULLIF(:metadata, '{}'), :process, :recovered_by"
+        f" FROM looopy_contexts c WHERE {_OWNER}"
+    ),
+    s.TAKE_TURN_OVER: (
+        f"UPDATE looopy_turn_rows SET recovered_by = :process WHERE {_one(':turn')}"
     ),
     s.CLOSE_TURN: (
         "UPDATE looopy_turn_rows SET outcome = NULLIF(:outcome, 'completed'),"
@@ -314,10 +318,11 @@ IN_SQLITE = {
     s.COPY_TURNS: (
         "INSERT INTO looopy_turn_rows (id, epoch, continues, actor_id, had_auth, outcome,"
         " stop_reason, start_seq, end_seq, first_position, last_position, user_position,"
-        " started_at, ended_at, usage, metadata)"
+        " started_at, ended_at, usage, metadata, process, recovered_by)"
         f" SELECT n.number << {BITS} | ({_place('t.id')}), t.epoch, t.continues, t.actor_id,"
         " t.had_auth, t.outcome, t.stop_reason, t.start_seq, t.end_seq, t.first_position,"
-        " t.last_position, t.user_position, t.started_at, t.ended_at, t.usage, t.metadata"
+        " t.last_position, t.user_position, t.started_at, t.ended_at, t.usage, t.metadata,"
+        " t.process, t.recovered_by"
         f" FROM looopy_contexts c JOIN looopy_turn_rows t ON {_after('t.id')}"
         f" AND t.id <= ({_at(':turn')})"
         f" JOIN looopy_contexts n ON n.tenant_id = :tenant AND n.context_id = :target"
