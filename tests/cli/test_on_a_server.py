@@ -195,12 +195,19 @@ async def test_two_terminals_on_a_conversation_outlive_their_server(looopy, tmp_
             await terminal.see("[the server does not answer; trying again]")
         port = str(client.base_url.port)
     (tmp_path / "go").touch()
-    with serving(tmp_path, "--port", port, app=APP):
+    with serving(tmp_path, "--port", port, app=APP) as (second, client):
         for terminal in (one, other):
             await terminal.see("[the server is back]")
             await terminal.see("[turn 4 was interrupted]")
+            await terminal.see(f"[process {server.pid}-")
+            await terminal.see("is gone]")
+            await terminal.see(f"[turn 5 continues turn 4 in process {second.pid}-")
             await terminal.see("It says: waited")
             await terminal.see("> ")
+        turns = client.get("/contexts/trip/turns").json()["items"]
+        show = (await looopy("contexts", "show", "trip", "--server", str(client.base_url))).out
+        assert f"process {turns[3]['process']}  taken over by {turns[4]['process']}\n" in show
+        assert f"process {turns[4]['process']}\n" in show
         other.press("/new else\n")
         await other.see("Conversation: else")
         other.press("so\n")

@@ -95,6 +95,7 @@ def test_a_collector_gets_a_turn_that_was_killed_and_continued(tmp_path):
             [turn] = sink.wait_for(lambda: ended("invoke_agent desk"))
             assert client.get("/metrics").status_code == 401
             scraped = client.get("/metrics", headers={"Authorization": f"Bearer {SCRAPER}"}).text
+            runs = client.get("/contexts/c/turns/2/timeline").json()["runs"]
             process.send_signal(signal.SIGTERM)
             _, log = process.communicate(timeout=60)
         sink.wait_for(lambda: "looopy.turns.recovered" in sink.metrics())
@@ -126,3 +127,9 @@ def test_a_collector_gets_a_turn_that_was_killed_and_continued(tmp_path):
     raised = next(one for one in records if "tool_call_id" in one)
     assert (raised["context_id"], raised["turn"], len(raised["trace_id"])) == ("c", 2, 32)
     assert CANARY not in log
+    lost, continued = (run["process"] for run in runs)
+    assert runs[0]["recovered_by"] == continued
+    sent = sink.processes()
+    assert [sent[span.span_id] for span in (first, recovered, turn)] == [lost, continued, continued]
+    assert lost != continued
+    assert {one["process"] for one in records} == {continued}

@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import uvicorn
 from tests.web.conftest import missing
@@ -72,6 +73,7 @@ class Served:
             *(sys.executable, "-m", "looopy.cli", "serve", "tests/web/page_app.py:build"),
             *("--port", str(port), "--db", f"sqlite:///{folder / 'page.db'}"),
         ]
+        self.pids: list[int] = []  # of each process so far
         self._process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> None:
@@ -81,6 +83,7 @@ class Served:
         self._process = await asyncio.create_subprocess_exec(
             *self._command, cwd=ROOT, env=env, stdout=out
         )
+        self.pids.append(self._process.pid)
         assert self._process.stdout is not None
         lines = [(await self._process.stdout.readline()).decode() for _ in range(4)]
         assert lines[3] == f"page: {self.url}/ui#token={TOKEN}\n", lines
@@ -217,7 +220,7 @@ async def test_a_turn_that_is_killed_twice_goes_on_and_its_timeline_shows_how(
 
         await _runs_again_beside(page, served)
         await _is_killed_twice(page, served)
-        await _shows_both_gaps(page)
+        await _shows_both_gaps(page, served)
         await page.tab.set_viewport_size({"width": 375, "height": 780})
         await page.tab.emulate_media(color_scheme="dark")
         await page.is_accessible()
@@ -288,29 +291,47 @@ async def _is_killed_twice(page: Page, served: Served) -> None:
     await page.sees(".chip.ready")
 
 
-async def _shows_both_gaps(page: Page) -> None:
+async def _shows_both_gaps(page: Page, served: Served) -> None:
     await page.tab_to(".chat-tools a:first-child")
     await page.press("Enter")
     await page.sees("svg.timeline")
     parts = await page.tab.eval_on_selector_all(
-        "svg rect:is(.work, .dead), svg .death line",
-        "all => all.map(one => [one.tagName === 'line' ? 'sign' : one.classList[0],"
-        " Number(one.getAttribute('x') ?? one.getAttribute('x1')),"
+        "svg rect:is(.work, .dead), svg .process rect, svg .death line, svg .recovery circle",
+        "all => all.map(one => [one.tagName === 'line' ? 'sign'"
+        " : one.classList[0] ?? one.parentElement.classList[0],"
+        " Number(one.getAttribute('x') ?? one.getAttribute('x1') ?? one.getAttribute('cx')),"
         " Number(one.getAttribute('width'))])",
     )
-    names = [name for name, _, _ in sorted(parts, key=lambda part: part[1])]
-    assert names.count("work") == 3
-    assert names.count("dead") == names.count("sign") == 2
-    works, deads, signs = (
+    works, deads, signs, bands, recoveries = (
         sorted((x, x + width) for kind, x, width in parts if kind == name)
-        for name in ("work", "dead", "sign")
+        for name in ("work", "dead", "sign", "process", "mark")
     )
-    for i in range(2):  # a run, the sign that ends it, the gap, the next run
+    assert (len(works), len(bands)) == (3, 3)
+    assert (len(deads), len(signs), len(recoveries)) == (2, 2, 2)
+    for i in range(2):  # a run, the sign that ends it, the gap, the recovery, the next run
         assert works[i][1] == pytest.approx(signs[i][0]) == pytest.approx(deads[i][0])
         assert deads[i][1] <= works[i + 1][0]
+        assert recoveries[i][0] == pytest.approx(deads[i][1])
+    for work, band in zip(works, bands, strict=True):
+        assert band == pytest.approx((work[0], work[1] - 2))
+
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    async with httpx.AsyncClient(base_url=served.url, headers=headers) as client:
+        [context] = (await client.get("/contexts")).json()["items"]
+        path = f"/contexts/{context['context_id']}/turns"
+        found = (await client.get(f"{path}/{context['turn_count']}/timeline")).json()
+    runs = found["runs"]
+    names = [run["process"] for run in runs]
+    assert [int(name.partition("-")[0]) for name in names] == served.pids
+    assert [run["recovered_by"] for run in runs] == [*names[1:], None]
+    titles = "all => all.map(one => one.textContent)"
+    processes = await page.tab.eval_on_selector_all("svg .process title", titles)
+    assert processes == [f"Process {run['process']}: run {run['turn']}" for run in runs]
     rows = await page.tab.inner_text(".panel table")
-    assert rows.count("Last sign of the process of run") == 2
     assert rows.count("began, and has no result of its own") == 2
+    for run in runs[:2]:
+        assert f"Last sign of the process of run {run['turn']}: {run['process']}" in rows
+        assert f"Process {run['recovered_by']} finds that run {run['turn']} was inter" in rows
 
 
 HTML = '<img src=x onerror="window.pwned=1"><script>window.pwned=1</script><b>bold</b>'

@@ -314,6 +314,10 @@ def turn_line(item: Mapping[str, Any]) -> str:
         parts.append(f"{took.total_seconds():.1f} s")
     if item["usage"].get("total_tokens"):
         parts.append(f"{item['usage']['total_tokens']:,} tokens")
+    if item.get("process") is not None:
+        parts.append(f"process {item['process']}")
+    if item.get("recovered_by") is not None:
+        parts.append(f"taken over by {item['recovered_by']}")
     return "  ".join(parts)
 
 

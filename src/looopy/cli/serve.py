@@ -21,6 +21,7 @@ from looopy.errors import ConfigurationError, MissingExtra
 from looopy.stores.opening import open_stores
 from looopy.telemetry.exporters import start_exporters
 from looopy.telemetry.logs import log_json_lines
+from looopy.telemetry.process import process_name
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -135,6 +136,7 @@ async def serve(
             terminal.line(f"page: {place}/ui#token={authenticate.token}")
         else:
             terminal.line(f"page: {place}/ui")
+        terminal.line(f"process: {process_name()}")
         try:
             return await _run(app, agents, listening)
         finally:

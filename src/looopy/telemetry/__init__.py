@@ -8,11 +8,12 @@ errors, and nothing above them: agents and loops report to it.
 - `current`: decides whether a turn is watched. `watch`: one turn as spans and metrics.
 - `instruments`, `names`: the metrics, and the names of OpenTelemetry's GenAI conventions.
 - `options`, `content`: messages in spans, which are off by default.
-- `logs`: JSON lines.
+- `logs`: JSON lines. `process`: the name of this process.
 """
 
 from looopy.telemetry.logs import JsonLines as JsonLines
 from looopy.telemetry.logs import log_json_lines as log_json_lines
 from looopy.telemetry.options import configure as configure
+from looopy.telemetry.process import process_name as process_name
 
-__all__ = ["configure", "JsonLines", "log_json_lines"]
+__all__ = ["configure", "JsonLines", "log_json_lines", "process_name"]

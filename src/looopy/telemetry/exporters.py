@@ -12,9 +12,13 @@ import os
 import threading
 from collections.abc import Callable
 from importlib.util import find_spec
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from looopy.errors import MissingExtra
+from looopy.telemetry.process import process_name
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.resources import Resource
 
 _ENDPOINT: Final = "OTEL_EXPORTER_OTLP_ENDPOINT"
 _CLOSING_S: Final = 3.0  # how long the last spans may take; a collector may be away
@@ -66,7 +70,7 @@ def _set_tracers() -> list[Callable[[], object]]:
 
     if not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
         return []
-    provider = TracerProvider()
+    provider = TracerProvider(resource=_resource())
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     trace.set_tracer_provider(provider)
     return [provider.shutdown]
@@ -84,9 +88,21 @@ def _set_meters(*, pushes: bool) -> list[Callable[[], object]]:
     readers: list[MetricReader] = [PrometheusMetricReader()]
     if pushes:
         readers.append(PeriodicExportingMetricReader(OTLPMetricExporter()))
-    provider = MeterProvider(readers)
+    provider = MeterProvider(readers, resource=_resource())
     metrics.set_meter_provider(provider)
     return [provider.shutdown]
+
+
+def _resource() -> Resource:
+    """What `OTEL_RESOURCE_ATTRIBUTES` says, and this process's name unless it gives another."""
+    from opentelemetry.sdk.resources import (
+        SERVICE_INSTANCE_ID,
+        OTELResourceDetector,
+        Resource,
+    )
+
+    said = OTELResourceDetector().detect().attributes
+    return Resource.create({SERVICE_INSTANCE_ID: process_name(), **said})
 
 
 def _close(shutdowns: list[Callable[[], object]]) -> None:

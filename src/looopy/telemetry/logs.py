@@ -8,6 +8,8 @@ import sys
 from datetime import UTC, datetime
 from typing import Any, Final, TextIO
 
+from looopy.telemetry.process import process_name
+
 _OWN: Final = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime"})
 
 
@@ -15,7 +17,8 @@ class JsonLines(logging.Formatter):
     """
     Formats a record as one line of JSON.
 
-    Fields: `time` (ISO 8601, UTC), `level`, `logger`, `message`; `exception` with the traceback, if
+    Fields: `time` (ISO 8601, UTC), `level`, `logger`, `message`; `process`, the name of this
+    process, which each turn that it ran keeps (`process_name`); `exception` with the traceback, if
     there is one; `trace_id` and `span_id` within a span; and each field that was passed as `extra`,
     such as `context_id`, `turn`, `iteration` and `tool_call_id`.
     """
@@ -27,6 +30,7 @@ class JsonLines(logging.Formatter):
             "level": record.levelname,
             "logger": record.name,
             "message": record.getMessage(),
+            "process": process_name(),
         }
         for name, value in vars(record).items():
             if name not in _OWN and name not in line:

@@ -47,6 +47,8 @@ class View:
         self._answer = ""  # as far as the events have told it
         self._shown = ""  # as far as the terminal has it
         self._newest = MessageUpdate(context_id="")
+        self._turn = 0  # the newest that has begun here, and its process
+        self._process: str | None = None
 
     def typed(self, text: str) -> None:
         """Take note of a message that the person has typed here: it is on the screen."""
@@ -67,6 +69,7 @@ class View:
         match event:
             case TurnStart():
                 self._begin_anew()
+                self._say_where(event)
                 self._text = TextRenderer(self._terminal)
             case MessageStart(message=AssistantMessage()):
                 self._answer = ""
@@ -97,9 +100,19 @@ class View:
             case TurnEnd(outcome=Outcome.INTERRUPTED):
                 self._begin_anew()
                 self._terminal.notice(f"[turn {event.turn} was interrupted]")
+                if event.turn == self._turn and self._process is not None:
+                    self._terminal.notice(f"[process {self._process} is gone]")
             case _:
                 pass
         self._text.show(event)
+
+    def _say_where(self, start: TurnStart) -> None:
+        """Say that another process continues the turn that was shown before."""
+        known = start.continues == self._turn and None not in (start.process, self._process)
+        if known and start.process != self._process:
+            said = f"turn {start.turn} continues turn {start.continues}"
+            self._terminal.notice(f"[{said} in process {start.process}]")
+        self._turn, self._process = start.turn, start.process
 
     def _begin_anew(self) -> None:
         """The answer that was being written is gone."""

@@ -15,6 +15,7 @@ const BREAK = 56; // the most that a wait takes
 const RUN = 40; // the least that a run takes
 const LANE = 24;
 const TOP = 52;
+const BAND = 22; // of the processes, above everything else
 const MOST_LANES = 10;
 const MOST_ROWS = 200;
 const STEPS = [
@@ -163,8 +164,9 @@ function picture(runs, wide) {
   const lanes = Math.max(1, ...bars.map((one) => one.lane + 1));
   const marks = TOP + lanes * LANE + 6;
   const height = marks + 48;
+  const bands = bandsOf(segments);
+  const above = bands.length ? BAND : 0;
   const parts = [
-    svg("defs", {}, hatch()),
     ...segments.flatMap((one) => segment(one, height)),
     ...works.flatMap((one, i) => ticks(one, height, (works[i + 1]?.x ?? width) - one.x)),
     label(6, TOP + 16, "Model"),
@@ -174,8 +176,58 @@ function picture(runs, wide) {
     ...signs.map(([one, x]) => mark(one, x, marks)),
     ...runs.filter((run) => run.last_sign).map((run) => death(place(run.last_sign), marks + 20)),
   ];
-  const props = {viewBox: `0 0 ${width} ${height}`, width, height, role: "img", class: "timeline"};
-  return svg("svg", {...props, "aria-label": `Timeline: ${summary(runs)}`}, parts);
+  const high = height + above;
+  const props = {viewBox: `0 0 ${width} ${high}`, width, height: high, role: "img"};
+  return svg(
+    "svg",
+    {...props, class: "timeline", "aria-label": `Timeline: ${summary(runs)}`},
+    svg("defs", {}, hatch()),
+    above ? label(6, 15, "Process") : null,
+    ...bands.map((one, i) => band(one, bands[i + 1]?.x ?? width)),
+    svg("g", {transform: `translate(0 ${above})`}, parts),
+  );
+}
+
+/**
+ * The processes, each from its first run to its last one: a gap ends a band, and a wait only if
+ * another process follows.
+ *
+ * @param {Segment[]} segments
+ */
+function bandsOf(segments) {
+  const made = /** @type {{name: string, runs: any[], x: number, end: number, kind: number}[]} */ ([]);
+  const kinds = /** @type {Map<string, number>} */ (new Map());
+  for (const one of segments.filter((one) => one.kind === "work" && one.run.process)) {
+    const name = one.run.process;
+    const last = made.at(-1);
+    const same = last?.name === name && !last?.runs.at(-1).last_sign;
+    if (last && same) {
+      last.runs.push(one.run);
+      last.end = one.x + one.width;
+    } else {
+      if (!kinds.has(name)) kinds.set(name, kinds.size % 3);
+      const kind = kinds.get(name) ?? 0;
+      made.push({name, runs: [one.run], x: one.x, end: one.x + one.width, kind});
+    }
+  }
+  return made;
+}
+
+/** @param {ReturnType<typeof bandsOf>[number]} one @param {number} next where another begins */
+function band(one, next) {
+  const width = one.end - one.x - 2;
+  const long = one.name.length * 6.4 + 10;
+  const outside = long > width && long < next - one.end;
+  const turns = one.runs.map((run) => run.turn);
+  const which = turns.length > 1 ? `runs ${turns[0]} to ${turns.at(-1)}` : `run ${turns[0]}`;
+  const room = outside ? one.name.length : Math.max(2, (width - 10) / 6.4);
+  return svg(
+    "g",
+    {class: `process kind${one.kind}`},
+    svg("title", {}, `Process ${one.name}: ${which}`),
+    svg("rect", {x: one.x, y: 3, width: Math.max(1, width), height: 17, rx: 5}),
+    svg("text", {x: outside ? one.end + 3 : one.x + 6, y: 15}, shortened(one.name, room)),
+  );
 }
 
 function hatch() {
@@ -211,7 +263,7 @@ function segment(one, height) {
   }
   const dead = one.kind === "dead";
   const title = dead
-    ? `The process of run ${one.run.turn} was gone, and it took ${long} until another one found that`
+    ? `${processOf(one.run)} was gone, and it took ${long} until ${finder(one.run)} found that`
     : `${long} until somebody continued or answered`;
   return [
     svg(
@@ -227,6 +279,16 @@ function segment(one, height) {
       long.split(" ").slice(0, 2).join(" "),
     ),
   ];
+}
+
+/** @param {any} run */
+function processOf(run) {
+  return `The process of run ${run.turn}${run.process ? `, ${run.process},` : ""}`;
+}
+
+/** @param {any} run */
+function finder(run) {
+  return run.recovered_by ? `process ${run.recovered_by}` : "another process";
 }
 
 /** @param {Segment} one @param {number} height @param {number} room up to the next run */
@@ -357,6 +419,7 @@ const SIGNS = /** @type {Record<string, string>} */ ({
   artifact: "◆",
   error: "!",
   message: "➤",
+  recovery: "↻",
 });
 
 /** @param {any} one */
@@ -367,6 +430,7 @@ function markWords(one) {
     artifact: `Artifact ${one.name}, version ${one.version}`,
     error: `Error ${one.name}: ${one.text}`,
     message: `Message: ${one.name}`,
+    recovery: one.name,
   });
   return known[one.kind] ?? one.kind;
 }
@@ -375,11 +439,18 @@ function markWords(one) {
 function marksOf(runs, place) {
   let last = 0;
   return runs
-    .flatMap((run) => run.marks)
+    .flatMap((run) => [...run.marks, ...recovery(run)])
     .map((one) => {
       last = Math.max(place(one.at), last + 17);
       return /** @type {[any, number]} */ ([one, last]);
     });
+}
+
+/** The moment when a lost run was ended, as a mark. @param {any} run */
+function recovery(run) {
+  if (!run.ended || run.outcome !== "interrupted") return [];
+  const name = `${finder(run)} finds that run ${run.turn} was interrupted, and ends it`;
+  return [{kind: "recovery", name: name[0].toUpperCase() + name.slice(1), at: run.ended}];
 }
 
 /** @param {any} one @param {number} x @param {number} y */
@@ -405,6 +476,11 @@ function death(x, bottom) {
   );
 }
 
+/** @param {any} run */
+function lastSign(run) {
+  return `Last sign of the process of run ${run.turn}${run.process ? `: ${run.process}` : ""}`;
+}
+
 function legend() {
   const items = [
     ["model", "model call"],
@@ -415,7 +491,8 @@ function legend() {
     ["wait", "waited"],
   ];
   const signs =
-    "✓ approval · ? question · ◆ artifact · ➤ message · ! error · ✕ last sign of a process";
+    "✓ approval · ? question · ◆ artifact · ➤ message · ! error · ✕ last sign of a process" +
+    " · ↻ another process takes over";
   return h(
     "div",
     {class: "legend"},
@@ -430,7 +507,13 @@ function table(runs, open) {
     .flatMap((run) => [
       {
         at: run.started,
-        what: `Run ${run.turn} begins${run.continues ? `, continues turn ${run.continues}` : ""}`,
+        what: [
+          `Run ${run.turn} begins`,
+          run.continues ? `continues turn ${run.continues}` : "",
+          run.process ? `in process ${run.process}` : "",
+        ]
+          .filter(Boolean)
+          .join(", "),
         long: "",
       },
       ...run.spans.map((/** @type {any} */ span) => ({
@@ -440,14 +523,14 @@ function table(runs, open) {
       })),
       ...run.marks.map((/** @type {any} */ one) => ({at: one.at, what: markWords(one), long: ""})),
       run.last_sign
-        ? {at: run.last_sign, what: `Last sign of the process of run ${run.turn}`, long: ""}
+        ? {at: run.last_sign, what: lastSign(run), long: ""}
         : null,
       run.ended
         ? {
             at: run.ended,
             what:
               run.outcome === "interrupted"
-                ? `Another process finds that run ${run.turn} was interrupted`
+                ? recovery(run)[0].name
                 : `Run ${run.turn} ends: ${run.outcome}`,
             long: run.last_sign ? `${duration(seconds(run.last_sign, run.ended))} later` : "",
           }
