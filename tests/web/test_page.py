@@ -8,6 +8,7 @@ import re
 import signal
 import socket
 import sys
+from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -27,13 +28,19 @@ from looopy import (
     Stores,
     TextContent,
     ToolCall,
+    ToolContext,
     ToolResultMessage,
+    UserMessage,
     open_stores,
     tool,
 )
+from looopy.auth import AuthRequest
 from looopy.server import AgentHost, create_app, ui_page
 from looopy.server.auth import LocalToken
 from looopy.testing import ScriptedProvider, text, tool_call
+from looopy.tools import Ask, NeedsInput
+from looopy.types.message import DocumentContent
+from looopy.types.state import PendingKind
 
 ROOT = Path(__file__).parents[2]
 TOKEN = "t" * 24
@@ -52,6 +59,10 @@ BEYOND_THE_SCREEN = """() =>
             return left < 0 || right > innerWidth;
         })
         .map((one) => one.outerHTML)"""
+PNG = (
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJg"
+    "gg=="
+)
 RECORD = re.compile(r"/contexts/[^/?]+$")
 
 
@@ -102,6 +113,23 @@ async def served(tmp_path: Path) -> AsyncIterator[Served]:
     await server.start()
     yield server
     await server.kill()
+
+
+@asynccontextmanager
+async def served_here(build: Any, stores: Stores) -> AsyncIterator[tuple[str, AgentHost]]:
+    """The address of a server in this process, and its host."""
+    port = free_port()
+    async with AgentHost(build, stores) as host:
+        app = create_app(host, authenticate=LocalToken(TOKEN), faces=[ui_page])
+        config = uvicorn.Config(app, port=port, log_level="error", lifespan="off")
+        server = uvicorn.Server(config)
+        serving = asyncio.create_task(server.serve())
+        try:
+            yield f"http://127.0.0.1:{port}", host
+        finally:
+            server.should_exit = True
+            server.force_exit = True
+            await serving
 
 
 class Page:
@@ -381,26 +409,15 @@ async def test_a_hostile_conversation_is_shown_and_does_nothing(
     browser: Any, modules: Path
 ) -> None:
     """HTML, SVG, escapes, megabytes of a result and 10,000 calls: text, folded, and accessible."""
-    async with open_stores("memory:") as stores:
+
+    def build(context_id: str, stores: Stores) -> Agent:
+        model = ScriptedProvider([text("I run nothing.")])
+        return Agent(context_id, llm_provider=model, tools=[run], stores=stores)
+
+    async with open_stores("memory:") as stores, served_here(build, stores) as (url, _):
         await _hostile(stores)
-
-        def build(context_id: str, stores: Stores) -> Agent:
-            model = ScriptedProvider([text("I run nothing.")])
-            return Agent(context_id, llm_provider=model, tools=[run], stores=stores)
-
-        port = free_port()
-        async with AgentHost(build, stores) as host:
-            app = create_app(host, authenticate=LocalToken(TOKEN), faces=[ui_page])
-            config = uvicorn.Config(app, port=port, log_level="error", lifespan="off")
-            server = uvicorn.Server(config)
-            serving = asyncio.create_task(server.serve())
-            try:
-                async with opened(browser, f"http://127.0.0.1:{port}", modules) as page:
-                    await _look_at_it(page)
-            finally:
-                server.should_exit = True
-                server.force_exit = True
-                await serving
+        async with opened(browser, url, modules) as page:
+            await _look_at_it(page)
 
 
 async def _look_at_it(page: Page) -> None:
@@ -441,3 +458,124 @@ async def _look_at_it(page: Page) -> None:
     nodes = found.pop("nodes")
     assert found == {"pwned": False, "scripts": 1, "addresses": [], "foreign": 0}
     assert nodes < 6000
+
+
+SECRET = "canary-5f0c-correct-horse"
+KINDS: dict[str, Any] = {
+    "api": AuthRequest(type="pat", provider="github", scopes=["repo"]),
+    "code": AuthRequest(
+        type="oauth2",
+        authorization_endpoint="https://id.example/authorize?a=b",
+        client_id="app",
+        code_challenge="x" * 43,
+    ),
+    "plain": None,
+}
+
+
+async def test_a_credential_goes_with_its_answer_and_files_with_their_message(
+    browser: Any, modules: Path
+) -> None:
+    """By keyboard: encrypted in the browser, or as it is, once; kept in no place of the page."""
+    used: dict[str, str] = {}
+
+    @tool
+    async def push(context: ToolContext) -> str:
+        asks = Ask("key", PendingKind.AUTH, "A key, please.", auth=KINDS[context.context_id])
+        if "key" not in context.answers:
+            raise NeedsInput([asks])
+        used[context.context_id] = context.answers["key"]
+        return f"pushed with {used[context.context_id]}"
+
+    def build(context_id: str, stores: Stores) -> Agent:
+        replies = [tool_call("push"), text("Pushed.")] if context_id in KINDS else [text("I see.")]
+        model = ScriptedProvider(replies)
+        return Agent(context_id, llm_provider=model, tools=[push], stores=stores)
+
+    async with (
+        open_stores("memory:") as stores,
+        served_here(build, stores) as (url, host),
+        opened(browser, url, modules) as page,
+    ):
+        sent: list[tuple[str, str]] = []
+        page.tab.on("request", lambda one: sent.append((one.url, one.post_data or "")))
+        for name in KINDS:
+            auth = AuthContext("local")
+            async with host.agent(name, auth) as agent:
+                await agent.execute_turn("Push it.", auth)
+            await _answers(page, name)
+        assert used == {"api": SECRET, "code": SECRET, "plain": SECRET}
+        plain = [where for where, body in sent if SECRET in body or SECRET in where]
+        assert plain == [f"{url}/contexts/plain/turns"]
+        shown = await page.tab.evaluate(
+            "() => document.documentElement.outerHTML + JSON.stringify([sessionStorage,"
+            " localStorage, history.state, [...document.querySelectorAll('input, textarea')]"
+            ".map(one => one.value)])"
+        )
+        assert "pushed with [redacted]" in shown
+        assert SECRET not in shown
+        assert SECRET not in repr(stores.state.backend.contexts)
+        await _attaches(page, stores)
+
+
+async def _answers(page: Page, name: str) -> None:
+    tab, field = page.tab, ".request input[type=password]"
+    await tab.evaluate("name => { location.hash = `#/c/${name}`; }", name)
+    await page.sees(f".contexts a[aria-current]:has-text('{name}')")
+    said = SECRET
+    await page.tab_to(field)
+    if name == "code":
+        link = await tab.get_attribute(".request a.button", "href")
+        state = re.search(r"authorize\?a=b&.*&state=([\w-]+)$", link)
+        assert state is not None
+        await page.say(f"https://app.example/back?code={SECRET}&state=other")
+        await page.sees(".request .error:has-text('another sign-in')")
+        assert await tab.input_value(field) == ""
+        said = f"https://app.example/back?code={SECRET}&state={state[1]}"
+        await tab.focus(field)
+        await page.is_accessible()
+    await page.say(said)
+    await tab.click(".call.done summary")
+    await page.sees("text=pushed with [redacted]", ".turn-end.completed")
+
+
+async def _attaches(page: Page, stores: Stores) -> None:
+    """Chosen, pasted and dropped; one that is too large is refused before it is sent."""
+    tab, choosers = page.tab, asyncio.Queue[Any]()
+    tab.on("filechooser", choosers.put_nowait)
+    await tab.evaluate("location.hash = '#/c/files'")
+    await page.tab_to("button.attach")
+    await page.press("Enter")
+    png = b64decode(PNG)
+    await (await choosers.get()).set_files(
+        [
+            {"name": "dot.png", "mimeType": "image/png", "buffer": png},
+            {"name": "note.md", "mimeType": "", "buffer": b"A note."},
+            {"name": "big.bin", "mimeType": "", "buffer": b"\0" * 800_000},
+        ]
+    )
+    await page.sees(".alert:has-text('big.bin has 800.0 kB and does not fit')")
+    await page.sees(".attached li:has-text('note.md')", ".hint:has-text('of 783.4 kB')")
+    given = "const given = new DataTransfer(); given.items.add(new File(['x'], 'x.txt'));"
+    for made in (
+        "new ClipboardEvent('paste', {clipboardData: given, bubbles: true})",
+        "new DragEvent('drop', {dataTransfer: given, bubbles: true})",
+    ):
+        at = "document.querySelector('.scroller')"
+        await tab.evaluate(f"{{ {given} {at}.dispatchEvent({made}) }}")
+        await page.sees(".attached li:has-text('x.txt')")
+        await page.tab_to("button[aria-label='Remove x.txt']")
+        await page.press("Enter")
+        await page.sees(".attached li:has-text('note.md') >> nth=0", ".attached button:focus")
+    await page.is_accessible()
+    await page.tab_to("#composer")
+    await page.say("See these.")
+    await page.sees(".bubble img.picture", ".bubble:has-text('note.md')", ".turn-end.completed")
+    await page.sees("#composer:focus")
+    assert not await tab.is_visible(".attached")
+    [said] = [m for m in await stores.messages.list("files") if isinstance(m, UserMessage)]
+    assert list(said.content) == [
+        TextContent("See these."),
+        ImageContent(PNG, mime_type="image/png"),
+        DocumentContent(b64encode(b"A note.").decode(), mime_type="text/markdown", name="note.md"),
+    ]

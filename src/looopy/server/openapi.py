@@ -534,6 +534,9 @@ def description(limits: Limits) -> Json:
         "openapi": "3.1.0",
         "info": {"title": "looopy", "version": looopy.__version__},
         "security": [{"bearer": []}],
+        "x-looopy-limits": {
+            name: getattr(limits, name) for name in ("body_bytes", "message_bytes", "page")
+        },
         "paths": operations,
         "components": {
             "schemas": _schemas(limits),

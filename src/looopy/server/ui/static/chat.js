@@ -31,7 +31,11 @@ export class Chat {
     this.cards = new Map();
     /** @type {Map<number, HTMLElement>} */
     this.ends = new Map();
-    this.older = h("button", {type: "button", class: "quiet older", onclick: () => this.back()});
+    this.older = h(
+      "button",
+      {type: "button", class: "quiet older", hidden: true, onclick: () => this.back()},
+      "Show earlier messages",
+    );
     this.log = h("div", {class: "log", role: "log", "aria-live": "off", "aria-label": "Messages"});
     this.live = h("article", {class: "message assistant live", hidden: true});
     this.notice = h("p", {class: "notice", hidden: true});
@@ -432,6 +436,8 @@ export class Chat {
     const turn = record.interrupted_turn;
     if (record.error) return `Turn ${turn} failed: ${shortened(record.error, 300)}`;
     const outcome = this.conversation.turns.get(turn)?.outcome;
+    if (outcome === "auth_required")
+      return `Turn ${turn} needs fresh credentials of yours. Sign in again, then continue it.`;
     if (outcome && outcome !== "interrupted") return `Turn ${turn} can be continued.`;
     return `Turn ${turn} was interrupted: its process ended. All that it had stored is here.`;
   }
@@ -440,7 +446,6 @@ export class Chat {
 
   olderShown() {
     this.older.hidden = this.conversation.older === null;
-    this.older.textContent = "Show earlier messages";
   }
 
   async back() {

@@ -3,6 +3,7 @@
  */
 
 import {newKey} from "./api.js";
+import {Attachments} from "./attachments.js";
 import {h} from "./dom.js";
 
 const DRAFT = "looopy.draft.";
@@ -34,6 +35,10 @@ export class Composer {
       "Stop",
     );
     this.hint = h("p", {class: "hint"});
+    this.attachments = new Attachments(actions, () => {
+      this.key = "";
+      this.update();
+    });
     this.element = h(
       "form",
       {
@@ -43,9 +48,12 @@ export class Composer {
           this.submit(this.conversation?.running ? "steer" : "send");
         },
       },
+      this.attachments.list,
+      this.attachments.picker,
       h(
         "div",
         {class: "composer-row"},
+        this.attachments.button,
         this.input,
         h("div", {class: "actions"}, this.stop, this.later, this.send),
       ),
@@ -56,6 +64,7 @@ export class Composer {
   /** @param {import("./conversation.js").Conversation} conversation */
   attach(conversation) {
     this.conversation = conversation;
+    this.attachments.clear();
     this.put(sessionStorage.getItem(DRAFT + conversation.id) ?? "", false);
     this.update();
   }
@@ -86,7 +95,9 @@ export class Composer {
     const pending = this.conversation?.record?.pending.length > 0;
     this.stop.hidden = this.later.hidden = !running;
     this.send.textContent = running ? "Steer" : "Send";
-    this.hint.textContent = running
+    this.hint.textContent = this.attachments.files.length
+      ? `Files: ${this.attachments.room()}.`
+      : running
       ? "Steer: the model reads it before its next call. Send after: when the turn ends."
       : pending
         ? "A new message gives up what waits for an answer."
@@ -104,13 +115,18 @@ export class Composer {
   async submit(how) {
     const text = this.input.value.trim();
     const {conversation} = this;
-    if (!text || !conversation) return;
+    const {attachments} = this;
+    if ((!text && !attachments.files.length) || !conversation) return;
+    const message = attachments.message(text);
     this.key ||= newKey(); // the same one again if the answer to the request was lost
     try {
-      if (how === "send") await conversation.send(text, this.key);
-      else await conversation.tell(how, text);
+      if (how === "send") await conversation.send(message, this.key);
+      else await conversation.tell(how, message);
       this.actions.problem(null);
-      if (this.conversation === conversation && this.input.value.trim() === text) this.put("");
+      if (this.conversation !== conversation) return;
+      attachments.clear();
+      if (this.input.value.trim() === text) this.put("");
+      this.update();
     } catch (error) {
       this.actions.problem(error);
       if (how === "steer") await conversation.refresh().catch(this.actions.problem); // it has ended

@@ -356,7 +356,7 @@ export class Conversation extends EventTarget {
   /**
    * Begin a turn. The key makes a repeated request harmless.
    *
-   * @param {string} message
+   * @param {string | {content: any[]}} message
    * @param {string} key
    */
   async send(message, key) {
@@ -374,7 +374,7 @@ export class Conversation extends EventTarget {
     await call("POST", at(this.id, "/turns"), {inputs});
   }
 
-  /** @param {"steer" | "follow-up"} how @param {string} message */
+  /** @param {"steer" | "follow-up"} how @param {string | {content: any[]}} message */
   async tell(how, message) {
     const steers = how === "steer"; // this turn: a later one would not know what it is about
     const body = steers ? {message, expected_turn: this.record.turn_count} : {message};

@@ -75,6 +75,7 @@ class App {
       this.place,
       this.composer.element,
     );
+    this.composer.attachments.watch(this.main);
     this.aside = h(
       "aside",
       {class: "panel", "aria-label": "Details of the conversation"},

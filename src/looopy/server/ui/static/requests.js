@@ -2,6 +2,7 @@
  * What a turn waits for, answered in place: approvals, questions, tools of the user's side.
  */
 
+import {credentials} from "./credentials.js";
 import {h} from "./dom.js";
 import {formOf, same} from "./form.js";
 import {code} from "./markdown.js";
@@ -42,15 +43,15 @@ export function requestCard(request, answer) {
     const buttons = card.querySelectorAll("button");
     try {
       error.textContent = "";
-      const said = value();
       buttons.forEach((/** @type {HTMLButtonElement} */ one) => (one.disabled = true));
+      const said = await value();
       await answer({[request.request_id]: said});
     } catch (problem) {
       error.textContent = /** @type {Error} */ (problem).message;
       buttons.forEach((/** @type {HTMLButtonElement} */ one) => (one.disabled = false));
     }
   };
-  const parts = {approval, input, auth, client_tool: clientTool};
+  const parts = {approval, input, auth: credentials, client_tool: clientTool};
   card.append(...(parts[kind] ?? input)(request, send), error);
   return card;
 }
@@ -134,14 +135,6 @@ function clientTool(request, send) {
       h("button", {type: "button", class: "main", onclick: () => send(form.read)}, "Send result"),
     ),
   ];
-}
-
-/** @param {any} request */
-function auth(request) {
-  const text =
-    "Credentials are encrypted by the program that has them, so this page takes none. Answer the" +
-    " request by the API, or send another message to give it up.";
-  return [h("p", {}, text), code(pretty(request.auth ?? {}), "request")];
 }
 
 /** @param {() => void} act @param {string} text */
