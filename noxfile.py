@@ -22,11 +22,6 @@ ROOT = Path(__file__).parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 PINS = PROJECT["tool"]["uv"]["constraint-dependencies"]
 
-# Tests that should take every branch; those that start and kill processes are slow to trace.
-MEASURED = (
-    *("tests/unit", "tests/wire", "tests/server", "tests/replay"),
-    "tests/agent/turns/test_turns.py",
-)
 # What another Python may change; databases and migrations are the same under each.
 OF_PYTHON = ("tests/unit", "tests/agent/turns/test_turns.py")
 # The other tests of tests/migrations take as long as all of these together.
@@ -89,12 +84,7 @@ def tests(session: nox.Session) -> None:
 @nox.session
 def coverage(session: nox.Session) -> None:
     """Show the branches that no test takes, and limit their number; arguments go to pytest."""
-    session.run("coverage", "erase")
-    # Tracing takes time: a limit is for what hangs.
-    slow = ("-q", "--timeout=240")
-    session.run("coverage", "run", "-m", "pytest", *slow, *(session.posargs or MEASURED))
-    session.run("coverage", "combine", "--quiet")
-    session.run("coverage", "report")
+    session.run("python", "-m", "tests.measuring", *session.posargs)
 
 
 @nox.session

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import hypothesis
 import pytest
-from tests import ground
+from tests import ground, measuring
 from tests.cutting import Cutter
 from tests.postgres import Server, Standing, ask
 
@@ -42,6 +42,8 @@ def pytest_configure(config: pytest.Config) -> None:
         folder, remove = ground.prepare()
         config.add_cleanup(remove)
         ground.keep_bytecode(folder)
+    if (plugin := measuring.plugin()) is not None:
+        config.pluginmanager.register(plugin)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -13,8 +13,8 @@ import pytest
 ROOT = Path(__file__).parent.parent
 SCRIPT = ROOT / ".ci" / "run"
 QUICK = ["lint", "imports", "heads", "changelog", "budgets", "build", "types"]
-BESIDE = ["coverage", "lowest", "pythons"]
-NAMES = [*QUICK, "tests", *BESIDE]
+BESIDE = ["lowest", "pythons"]
+NAMES = [*QUICK, "tests", *BESIDE, "coverage"]
 SUMMARY = "=== 3 passed in 1.00s ==="
 UV = f"""\
 #!/usr/bin/env bash
@@ -24,7 +24,8 @@ case "$*" in
   *pytest*) name=tests ;;
   *) name="${{*: -1}}" ;;
 esac
-echo "$name: $*${{PYTEST_ADDOPTS:+ with $PYTEST_ADDOPTS}}" >>"$TOLD"
+measured=${{LOOOPY_COVERAGE:+ measured}}
+echo "$name: $*${{PYTEST_ADDOPTS:+ with $PYTEST_ADDOPTS}}$measured" >>"$TOLD"
 echo "printed by $name"
 [[ $name == "$HANGS" ]] && sleep 60
 [[ $name == types ]] && sleep 0.3 # the slowest of the quick ones
@@ -87,7 +88,7 @@ def ran(started, tmp_path):
 
 
 def test_every_step_runs_and_the_last_line_is_pytests(ran):
-    """The quick checks are over before the tests begin, by the command of the README."""
+    """The quick checks are over before the tests begin; these measure what is reported last."""
     status, lines, told = ran()
     assert status == 0, lines
     assert lines[-2:] == ["every step passed", SUMMARY]
@@ -95,13 +96,15 @@ def test_every_step_runs_and_the_last_line_is_pytests(ran):
     assert sorted(names) == sorted(["sync", *NAMES])
     assert names[0] == "sync"
     assert sorted(names[1:8]) == sorted(QUICK)
-    assert "tests: run --all-extras --group test pytest" in told
+    assert "tests: run --all-extras --group test pytest measured" in told
+    measured = [line.partition(":")[0] for line in told if line.endswith("measured")]
+    assert measured == ["tests", "coverage"]
     with_fewer = [line.partition(":")[0] for line in told if line.endswith("with -n2")]
     assert with_fewer == BESIDE
     assert "uv run --all-extras --group test pytest\n" in (ROOT / "README.md").read_text()
 
 
-@pytest.mark.parametrize("fails", ["lint", "types", "tests", "build", "pythons"])
+@pytest.mark.parametrize("fails", ["lint", "types", "tests", "build", "pythons", "coverage"])
 def test_a_step_that_fails_is_named_and_shown_and_the_others_run(ran, fails):
     """With its output, which the steps that passed keep to themselves."""
     status, lines, told = ran(fails)
@@ -131,7 +134,7 @@ def test_no_tests_run_without_an_environment(ran):
 
 def test_a_script_that_is_stopped_leaves_nothing_running(started, tmp_path):
     """Neither the tests nor a step beside them, nor its files."""
-    process = started(hangs="coverage")
+    process = started(hangs="pythons")
     for line in process.stdout:
         if line.startswith("=== tests passed"):
             break
