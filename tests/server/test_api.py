@@ -158,6 +158,8 @@ VERBS = [
     ("GET", "/artifacts", None),
     ("GET", "/artifacts/x", None),
     ("POST", "/turns", {}),
+    ("POST", "/turns/1/replay", {}),
+    ("POST", "/turns/1/run-beside", {}),
     ("POST", "/steer", {"message": "Stop."}),
     ("POST", "/follow-up", {"message": "And?"}),
     ("POST", "/cancel", {}),

@@ -67,9 +67,11 @@ async def test_each_answer_fits_its_description() -> None:
             ("post", f"{one}/cancel", {}, 202),
             ("post", f"{one}/fork", {}, 201),
             ("post", f"{one}/fork", {"colour": "red"}, 400),
+            ("post", f"{one}/turns/{{turn}}/replay", {"ignore": ["prompt"]}, 200),
+            ("post", f"{one}/turns/{{turn}}/run-beside", {"message": "Send it."}, 202),
             ("post", f"{one}/rewind", {"to": 1}, 200),
         ):
-            url = path.replace("{context_id}", "c")
+            url = path.replace("{context_id}", "c").replace("{turn}", "1")
             answer = await client.request(method, url, json=body)
             assert answer.status_code == status, (method, path, answer.text)
             wanted = str(status) if status < 400 else "default"
@@ -85,4 +87,5 @@ async def test_each_answer_fits_its_description() -> None:
                     await agent.wait_for_idle()
             if path == f"{one}/turns" and method == "post":
                 await stores.artifacts.save("c", "notes.txt", b"Notes.")
-        assert seen == 11
+        assert seen == 13
+        assert described["x-looopy-limits"]["body_bytes"] == Limits().body_bytes

@@ -141,6 +141,7 @@ async def test_stored_bytes_are_limited_until_something_is_erased():
         for path, body in (
             ("/contexts/e/turns", {"message": "Hi."}),
             ("/contexts/c/turns", {"message": "Hi."}),
+            ("/contexts/c/turns/1/run-beside", {}),
             ("/contexts/c/steer", {"message": "Hi."}),
             ("/contexts/c/follow-up", {"message": "Hi."}),
             ("/contexts/c/fork", {}),

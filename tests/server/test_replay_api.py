@@ -33,6 +33,8 @@ def reply(request):
     last = request.messages[-1]
     if last.role == "toolResult":
         return text(f"Done: {last.text}.")
+    if "odd" in last.text:
+        return tool_call("nope")
     if "pay" in last.text:
         return tool_call("pay", eur=5)
     return tool_call("look", word="a") if "look" in last.text else text(f"Said: {last.text}")
@@ -92,7 +94,7 @@ async def test_a_replay_names_the_first_difference_to_the_agent_of_now():
     """The same turn, another prompt, a tool that is gone; nothing runs and nothing is stored."""
     parts = fresh()
     async with serving(parts) as (client, host):
-        for message in ("look it up", "pay"):
+        for message in ("look it up", "pay", "odd"):
             await asks(client, host, "/contexts/c/turns", message=message)
         await asks(client, host, "/contexts/d/turns", EVE, message="look it up")
         path = "/contexts/c/turns/1/replay"
@@ -125,7 +127,9 @@ async def test_a_replay_names_the_first_difference_to_the_agent_of_now():
             "tool",
             "the tool 'look' is gone",
         )
-        assert (await client.post("/contexts/c/turns/2/replay", json={})).json()["gone"] == []
+        for turn in (2, 3):  # what still is, and what never was
+            answer = await client.post(f"/contexts/c/turns/{turn}/replay", json={})
+            assert answer.json()["gone"] == []
         assert repr(sorted(host.stores.state.backend.contexts.items(), key=repr)) == before
         assert ran == ["a", "a"]  # by the turns themselves
 

@@ -427,6 +427,8 @@ async def _look_at_it(page: Page) -> None:
     await page.sees(".bubble:has-text('<script>')", ".prose:has-text('<svg')", "text=␛]0;title␇")
     await page.sees(".prose a:text-is('d')", "text=(javascript:window.pwned=1)")
     await page.is_accessible()
+    await tab.click("a[aria-label='Replay turn 1']")
+    await page.sees(".card .chip", ".again textarea")
     await tab.click(".contexts a:has-text('many')")
     await tab.click("text=Show 200 more of 9,970 calls")
     await page.sees(".call >> nth=229")
