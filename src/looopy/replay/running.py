@@ -24,6 +24,7 @@ from looopy.replay.answers import AsSaid, AsThen, Script, answering, stand_in
 from looopy.replay.differences import PARTS, Difference, Played, Replayed, first_difference
 from looopy.replay.recording import Recording, answers_of, recording_of, results_of
 from looopy.tools.base import Tool
+from looopy.tools.call.run import NOT_FOUND
 from looopy.tools.gather import wrap_tools
 from looopy.types.config import Budget, Hooks, LoopConfig, RetryPolicy
 from looopy.types.context import TurnContext
@@ -262,11 +263,14 @@ def _called(recording: Recording) -> set[str]:
 
 
 def _ran(recording: Recording) -> set[str]:
-    """The tools that existed then: a model also calls tools that do not."""
+    """The tools that surely existed then: a model also calls tools that do not."""
     began = {one.tool_call_id for one in recording.asked}
     for recorded in recording.messages:
-        if recorded.ran and isinstance(recorded.message, ToolResultMessage):
-            began.add(recorded.message.tool_call_id)
+        one = recorded.message
+        if recorded.ran and isinstance(one, ToolResultMessage):
+            unknown = recording.scrubbed or one.text.startswith(NOT_FOUND)
+            if not (one.is_error and unknown):
+                began.add(one.tool_call_id)
     return {name for name, call_id in _calls(recording) if call_id in began}
 
 

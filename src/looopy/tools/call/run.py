@@ -17,7 +17,7 @@ import json
 import logging
 from collections.abc import Callable, Collection, Sequence
 from contextvars import Context
-from typing import Any
+from typing import Any, Final
 
 from looopy.auth.redaction import Redactor
 from looopy.errors import InvalidToolArguments, LooopyError, ToolNotFound, ToolTimeout
@@ -29,6 +29,9 @@ from looopy.tools.call.retry import RetryCall, call_again, execute
 from looopy.tools.schema import MAX_RECEIVED_CHARS, json_type, shorten, validate
 from looopy.types.constructors import amended
 from looopy.types.message import ToolCall, ToolResultMessage
+
+NOT_FOUND: Final = "There is no tool named"
+"""The beginning of the result of a call whose tool does not exist."""
 
 _MAX_LISTED = 50
 _MAX_NAME_CHARS = 64
@@ -264,7 +267,7 @@ class _Reporter:
 def _not_found(name: str, known: Sequence[str]) -> str:
     import difflib
 
-    text = f"There is no tool named {shorten(name, _MAX_NAME_CHARS)!r}."
+    text = f"{NOT_FOUND} {shorten(name, _MAX_NAME_CHARS)!r}."
     if not known:
         return f"{text} No tools are available."
     folded = {one.casefold(): one for one in known}
