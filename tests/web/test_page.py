@@ -270,7 +270,13 @@ async def _runs_again_beside(page: Page, served: Served) -> None:
     await page.tab_to(".choice input[name=prompt]")
     await page.press("Space")
     await page.sees(".card .chip.good", ".choice input[name=prompt]:focus")
+    limit = re.compile(r"/run-beside$")
+    refused = {"error": {"code": "limit_exceeded", "message": "too many turns"}}
+    await page.tab.route(limit, lambda route: route.fulfill(status=429, json=refused), times=1)
     await page.tab_to(".again button.main")
+    await page.press("Enter")
+    await page.sees(".replay .error:text-is('too many turns')")
+    await page.tab_to(".again button.main", "Shift+Tab")
     await page.press("Enter")
     await page.tab_to(".replay .request .actions .main")  # the fork asks here
     await page.press("Enter")
@@ -284,7 +290,10 @@ async def _runs_again_beside(page: Page, served: Served) -> None:
         ".row:not(.facts)", "all => all.map(row => row.classList[1]).join(' ')"
     )
     assert kinds == "same same differs differs differs same"
+    await page.sees(".contexts .id:has-text('-replay-')")
+    await page.tab.set_viewport_size({"width": 375, "height": 780})
     await page.is_accessible()
+    await page.tab.set_viewport_size({"width": 1440, "height": 900})
     other.unlink()
     await page.tab_to(".panel-head a", "Shift+Tab")
     await page.press("Enter")
@@ -345,7 +354,7 @@ async def _shows_both_gaps(page: Page, served: Served) -> None:
 
     headers = {"Authorization": f"Bearer {TOKEN}"}
     async with httpx.AsyncClient(base_url=served.url, headers=headers) as client:
-        [context] = (await client.get("/contexts")).json()["items"]
+        context = (await client.get("/contexts")).json()["items"][0]  # the other one is the fork
         path = f"/contexts/{context['context_id']}/turns"
         found = (await client.get(f"{path}/{context['turn_count']}/timeline")).json()
     runs = found["runs"]

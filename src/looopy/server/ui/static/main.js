@@ -304,14 +304,13 @@ class App {
     if (panel !== "replay") this.leaveReplay();
     if (!conversation?.record || !panel) return fill(this.panelBody);
     const id = encodeURIComponent(conversation.id);
-    if (this.panelHead.dataset.panel !== panel || this.panelHead.dataset.id !== id) {
-      Object.assign(this.panelHead.dataset, {panel, id});
+    const title = TITLES[/** @type {keyof typeof TITLES} */ (panel)];
+    const of = panel === "replay" ? ` of turn ${this.turn || conversation.record.turn_count}` : "";
+    const name = title + of;
+    if (this.panelHead.dataset.name !== name || this.panelHead.dataset.id !== id) {
+      Object.assign(this.panelHead.dataset, {name, id});
       const close = h("a", {class: "button quiet", href: `#/c/${id}`}, "Close");
-      fill(
-        this.panelHead,
-        h("h2", {tabindex: -1}, TITLES[/** @type {keyof typeof TITLES} */ (panel)]),
-        close,
-      );
+      fill(this.panelHead, h("h2", {tabindex: -1}, name), close);
       fill(this.panelBody);
     }
     if (panel === "timeline")
@@ -332,6 +331,7 @@ class App {
     this.replay = new Replay(conversation, turn, fork, this.actions.problem);
     fill(this.panelBody, this.replay.element);
     this.panelHead.querySelector("h2")?.focus(); // the chat is hidden behind it
+    if (fork) this.sidebar.load().catch(() => {}); // it is in the list now
   }
 
   leaveReplay() {

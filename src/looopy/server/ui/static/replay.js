@@ -4,6 +4,7 @@
 
 import {at, call, get, newKey} from "./api.js";
 import {textOf} from "./blocks.js";
+import {outcomeText} from "./chat.js";
 import {CLIP, Conversation} from "./conversation.js";
 import {marked, paired} from "./differences.js";
 import {announce, fill, h} from "./dom.js";
@@ -39,6 +40,8 @@ export class Replay {
     this.asked = "";
     this.ended = false;
     this.drawing = 0;
+    this.drawMs = 0;
+    this.error = h("p", {class: "error", role: "alert"});
     this.verdict = h("div", {role: "status"});
     this.again = h("section", {class: "card again"});
     this.requests = h("div", {class: "requests"});
@@ -52,15 +55,22 @@ export class Replay {
         h(
           "section",
           {class: "card"},
-          h("h3", {}, `Turn ${turn}, answered from its log`),
+          h("h3", {}, "Answered from its log"),
           this.verdict,
         ),
         this.again,
       ),
+      this.error,
       this.requests,
       this.result,
     );
     this.begin().catch((error) => this.failed(error));
+  }
+
+  /** Say here what went wrong: the chat is hidden. @param {unknown} error */
+  say(error) {
+    this.error.textContent = error instanceof Error ? error.message : String(error ?? "");
+    this.problem(error);
   }
 
   close() {
@@ -77,13 +87,14 @@ export class Replay {
 
   /** @param {unknown} error */
   failed(error) {
-    const text = error instanceof Error ? error.message : String(error);
-    fill(this.verdict, h("p", {class: "error"}, text));
+    fill(this.verdict, h("p", {class: "faint"}, "This turn was not replayed."));
+    this.say(error);
   }
 
   // --- answered from the log ---------------------------------------------------------------------
 
   async check() {
+    this.error.textContent = "";
     fill(this.verdict, h("p", {class: "faint"}, "Runs, answered from the log…"));
     const path = at(this.conversation.id, `/turns/${this.turn}/replay`);
     const found = await call("POST", path, {ignore: [...this.ignore]});
@@ -118,7 +129,7 @@ export class Replay {
         : h(
             "p",
             {},
-            `Today's agent does the same with the answers of then: ${counted(found.messages, "message")}, ${found.outcome}.`,
+            `Today's agent does the same with the answers of then: ${counted(found.messages, "message")}, ${outcomeText(found.outcome)}.`,
           ),
       difference?.then || difference?.now
         ? h(
@@ -193,8 +204,9 @@ export class Replay {
       );
     }
     const text = textOf(asked.message);
-    const key = newKey();
+    let key = newKey();
     const input = h("textarea", {
+      oninput: () => (key = newKey()),
       id: "beside-message",
       rows: Math.min(8, text.split("\n").length),
       readonly: Boolean(asked.clipped),
@@ -214,7 +226,7 @@ export class Replay {
         location.hash = `${here}/${encodeURIComponent(made.context_id)}`;
       } catch (error) {
         go.disabled = false;
-        this.problem(error);
+        this.say(error);
       }
     };
     fill(
@@ -248,8 +260,8 @@ export class Replay {
     other.addEventListener("change", (event) => {
       const {what, value} = /** @type {any} */ (event).detail;
       if (this.other !== other) return;
-      if (what === "absent") this.problem(new Error(`The fork ${fork} is not there any more.`));
-      if (what === "lost") this.problem(value);
+      if (what === "absent") this.say(new Error(`The fork ${fork} is not there any more.`));
+      if (what === "lost") this.say(value);
       const pending = other.record?.pending ?? [];
       const wanted = pending.map((/** @type {any} */ one) => one.request_id).join("\n");
       if (wanted !== waiting) {
@@ -260,7 +272,7 @@ export class Replay {
           pending.map((/** @type {any} */ one) => requestCard(one, answer)),
         );
       }
-      this.drawing ||= requestAnimationFrame(() => this.draw());
+      this.drawing ||= setTimeout(() => this.draw(), 16 + 5 * this.drawMs);
     });
     await other.open();
     while (other.older !== null && other.older > this.after + 1) await other.loadOlder();
@@ -271,6 +283,7 @@ export class Replay {
     this.drawing = 0;
     const {other} = this;
     if (!other?.record) return;
+    const began = performance.now();
     const entries = [...other.entries.values()]
       .filter((one) => one.position > this.after)
       .sort((a, b) => a.position - b.position);
@@ -319,6 +332,7 @@ export class Replay {
         rows.map((one) => this.row(one, ended)),
       ),
     );
+    this.drawMs = performance.now() - began;
   }
 
   /** @param {import("./differences.js").Row} row @param {boolean} ended */
@@ -389,7 +403,7 @@ function parts(entries, turns, ended) {
   }
   settle();
   const last = turns[turns.length - 1];
-  if (ended && last) found.push({kind: "end", name: "End", text: last.outcome ?? ""});
+  if (ended && last) found.push({kind: "end", name: "End", text: outcomeText(last.outcome)});
   return found;
 }
 
