@@ -1,5 +1,6 @@
 """The HTTP API, in this process: what a client sends, and what it gets."""
 
+import asyncio
 import json
 from contextlib import asynccontextmanager
 from urllib.parse import quote
@@ -75,6 +76,60 @@ async def test_a_request_that_is_sent_again_begins_no_second_turn():
         assert [place for place, _, _ in frames(answer.text) if place] == ["1", "2", "3", "4"]
         answer = await client.post(path, json={"message": "Bye."}, headers=key)
         assert (answer.status_code, answer.json()["error"]["code"]) == (422, "idempotency_conflict")
+
+
+async def test_a_message_to_a_turn_that_is_sent_again_is_taken_once():
+    """With its key, and still after the turn; the key names one message of one turn."""
+    inside, go = asyncio.Event(), asyncio.Event()
+
+    @tool
+    async def wait() -> str:
+        inside.set()
+        await go.wait()
+        return "waited"
+
+    def reply(request):
+        return tool_call("wait") if request.messages[-1].text == "Hi." else text("Done.")
+
+    def make(context_id, stores):
+        return Agent(
+            context_id, llm_provider=ScriptedProvider(reply), stores=stores, tools=[wait]
+        )
+
+    async with serving(make) as (client, _):
+
+        async def steer(key="k", **said):
+            body = {"message": "Faster.", "expected_turn": 1, **said}
+            return await client.post(
+                "/contexts/c/steer", json=body, headers={"Idempotency-Key": key}
+            )
+
+        async def code(answering):
+            answer = await answering
+            error = answer.json()["error"]
+            return answer.status_code, error["code"], error.get("path")
+
+        stream = {"Accept": "text/event-stream"}
+        path, hi = "/contexts/c/turns", {"message": "Hi."}
+        turn = asyncio.create_task(client.post(path, json=hi, headers=stream))
+        await inside.wait()
+        for _ in range(2):
+            answer = await steer()
+            assert (answer.status_code, answer.json()) == (202, {"context_id": "c", "turn": 1})
+        conflict = (422, "idempotency_conflict", None)
+        assert await code(steer(message="Slower.")) == conflict
+        missing = (400, "invalid_request", "/expected_turn")
+        assert await code(steer(expected_turn=None)) == missing
+        assert (await code(steer("")))[0] == 400
+        go.set()
+        await turn
+        await client.post(path, json={"message": "Bye."}, headers=stream)
+        answer = await steer()
+        assert (answer.status_code, answer.json()) == (202, {"context_id": "c", "turn": 1})
+        assert (await code(steer("new")))[:2] == (409, "turn_mismatch")
+        items = (await client.get("/contexts/c/messages")).json()["items"]
+        assert [one["message"]["content"] for one in items].count("Faster.") == 1
+        assert len(items) == 7
 
 
 async def test_an_artifact_is_downloaded_and_never_shown():

@@ -85,8 +85,13 @@ async def _served(stores: Stores) -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def _client(who: str = "ada") -> AsyncIterator[AsyncOpenAI]:
+    async with open_stores("memory:") as stores, _calling(stores, who) as client:
+        yield client
+
+
+@asynccontextmanager
+async def _calling(stores: Stores, who: str = "ada") -> AsyncIterator[AsyncOpenAI]:
     async with (
-        open_stores("memory:") as stores,
         _served(stores) as url,
         AsyncOpenAI(base_url=url, api_key=who, max_retries=0) as client,
     ):
@@ -110,12 +115,23 @@ async def test_a_conversation_by_its_responses() -> None:
 
 
 async def test_behind_an_older_response_the_conversation_forks() -> None:
-    """The newer response stays as it was."""
-    async with _client() as client:
+    """The newer response stays as it was; a request that is refused leaves no fork."""
+    async with open_stores("memory:") as stores, _calling(stores) as client:
         first = await client.responses.create(model="looopy", input="one", conversation="c")
         second = await client.responses.create(model="looopy", input="two", conversation="c")
+        with pytest.raises(openai.BadRequestError, match="no tool of this agent: add, send"):
+            await client.responses.create(
+                model="looopy",
+                input="three",
+                previous_response_id=first.id,
+                tool_choice={"type": "function", "name": "fly"},
+            )
+        assert len((await stores.contexts.list()).items) == 1
         other = await client.responses.create(
-            model="looopy", input="three", previous_response_id=first.id
+            model="looopy",
+            input="three",
+            previous_response_id=first.id,
+            tool_choice={"type": "function", "name": "add"},
         )
         assert other.output_text == "I heard ['one', 'three']"
         assert other.conversation != first.conversation
@@ -239,16 +255,15 @@ BAD: list[tuple[dict[str, Any], int, str | None]] = [
     ({"conversation": "c", "previous_response_id": "resp_1_c"}, 400, "conversation"),
     ({"conversation": "a/b"}, 400, "conversation"),
     ({"text": {"format": {"type": "json_object"}}}, 400, "text.format.type"),
+    ({"tool_choice": {"type": "function", "name": "fly"}}, 400, "tool_choice"),
+    ({"tool_choice": "fly"}, 400, "tool_choice"),
+    ({"tool_choice": {"type": "function", "name": "final_answer"}}, 400, "tool_choice"),
 ]
 
 
 async def test_a_bad_request_names_its_place_and_stores_nothing() -> None:
     """In the API's form of errors."""
-    async with (
-        open_stores("memory:") as stores,
-        _served(stores) as url,
-        AsyncOpenAI(base_url=url, api_key="ada", max_retries=0) as client,
-    ):
+    async with open_stores("memory:") as stores, _calling(stores) as client:
         for given, status, param in BAD:
             with pytest.raises(openai.APIStatusError) as caught:
                 await client.responses.create(**{"model": "looopy", "input": "hi", **given})

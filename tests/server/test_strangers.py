@@ -137,8 +137,13 @@ TABLE = {
         f"/contexts/{c}/artifacts/art?version=1",
         f"/contexts/{c}/artifacts/nothing",
     ),
-    "POST /contexts/{context_id}/steer": lambda c: posted(
-        f"/contexts/{c}/steer", {"message": "Hi."}, {"message": "Hi.", "expected_turn": 1}
+    "POST /contexts/{context_id}/steer": lambda c: (
+        posted(f"/contexts/{c}/steer", {"message": "Hi."}, {"message": "Hi.", "expected_turn": 1})
+        + posted(
+            f"/contexts/{c}/steer",
+            {"message": "Hi.", "expected_turn": 1},
+            **{"Idempotency-Key": "s"},
+        )
     ),
     "POST /contexts/{context_id}/follow-up": lambda c: posted(
         f"/contexts/{c}/follow-up", {"message": "Hi."}

@@ -53,6 +53,7 @@ from looopy.errors import (
     ContextNotFound,
     IdempotencyConflict,
     StoreConflict,
+    TurnMismatch,
 )
 from looopy.llm.provider import LLMProvider
 from looopy.loop.incoming import as_user_message
@@ -597,8 +598,9 @@ class Agent:
         Args:
             auth_context: Must have the same actor as the running turn; never stored.
             expected_turn: Send it only if this turn runs.
-            idempotency_key: Names the message, so that it is taken once, however often it is sent.
-                It needs `expected_turn`, and shares its names with the keys of turns.
+            idempotency_key: Names the message, so that it is taken once, however often it is sent:
+                also after the turn. It needs `expected_turn`, and shares its names with the keys of
+                turns.
 
         Raises:
             AgentNotStarted: `start()` was not called.
@@ -638,16 +640,22 @@ class Agent:
         journal, named = stores.journal, {}
         if key is not None:
             named = {"key": key, "input_hash": input_hash(said, {}, {})}
-        number = await settle(
-            journal.post(
-                self.context_id,
-                kind,
-                said,
-                actor_id=actor_id,
-                expected_turn=expected_turn,
-                **named,
+        try:
+            number = await settle(
+                journal.post(
+                    self.context_id,
+                    kind,
+                    said,
+                    actor_id=actor_id,
+                    expected_turn=expected_turn,
+                    **named,
+                )
             )
-        )
+        except TurnMismatch:
+            known = None if key is None else await journal.turn_of_key(self.context_id, key)
+            if known is None or known[0] != expected_turn:
+                raise
+            number = 0  # the turn that ended since had been given it
         if key is not None and not number:
             known = await journal.turn_of_key(self.context_id, key)
             if known is not None and known[1] != named["input_hash"]:

@@ -80,6 +80,16 @@ async def tools_of(agent: Agent) -> Mapping[str, Tool]:
         await held.let_go()
 
 
+async def enabled_tools_of(agent: Agent) -> Mapping[str, Tool]:
+    """
+    The tools of an agent that has started, as its next turn will gather them, by name.
+
+    Raises:
+        ConfigurationError: A source of tools failed.
+    """
+    return await agent._resources.gather()  # noqa: SLF001 - of this room
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Making:
     """

@@ -128,12 +128,15 @@ class _Api:
     async def steer(self, request: Request) -> Response:
         """Send a message to the running turn: `POST /contexts/{id}/steer`."""
         auth, body = await self._asked(request, ("message", "expected_turn"))
-        record = await self._known(request, auth)
+        record, key = await self._known(request, auth), _key(request)
         expected = _number(body, "expected_turn")
+        if key is not None and expected is None:
+            raise _invalid("/expected_turn", "is missing: an idempotency key is for one turn")
         await self._site.space(auth)
         async with self._host.agent(record.context_id, auth, create=False) as agent:
-            await agent.steer(self._message(body), auth, expected_turn=expected)
-        return _accepted(record)
+            message = self._message(body)
+            await agent.steer(message, auth, expected_turn=expected, idempotency_key=key)
+        return _accepted(record, expected)
 
     async def follow_up(self, request: Request) -> Response:
         """Send a message for the end of the running turn: `POST /contexts/{id}/follow-up`."""
@@ -478,8 +481,9 @@ def _placed(record: MessageRecord, most: int | None) -> dict[str, Any]:
     return said
 
 
-def _accepted(record: ContextRecord) -> Response:
-    turn = record.turn_count if record.open_turn is None else record.open_turn.turn
+def _accepted(record: ContextRecord, turn: int | None = None) -> Response:
+    if turn is None:
+        turn = record.turn_count if record.open_turn is None else record.open_turn.turn
     return JSONResponse({"context_id": record.context_id, "turn": turn}, 202)
 
 

@@ -300,11 +300,26 @@ class Client:
         return int(accepted["turn"])
 
     async def steer(
-        self, context_id: str, message: str, *, expected_turn: int | None = None
+        self,
+        context_id: str,
+        message: str,
+        *,
+        expected_turn: int | None = None,
+        idempotency_key: str | None = None,
     ) -> None:
-        """Send a message to the running turn, before its next model call."""
+        """
+        Send a message to the running turn, before its next model call.
+
+        Args:
+            idempotency_key: As of `Agent.steer`. By default a random one if there is an
+                *expected_turn*: then the request is sent again if its answer was lost.
+        """
         body = _without_none({"message": message, "expected_turn": expected_turn})
-        await self._ask("POST", f"{_path(context_id)}/steer", body)
+        key = idempotency_key
+        if key is None and expected_turn is not None:
+            key = secrets.token_urlsafe(16)
+        headers = {} if key is None else {"Idempotency-Key": key}
+        await self._ask("POST", f"{_path(context_id)}/steer", body, headers=headers)
 
     async def follow_up(self, context_id: str, message: str) -> None:
         """Send a message for the end of the running turn."""

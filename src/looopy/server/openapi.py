@@ -479,6 +479,7 @@ def description(limits: Limits) -> Json:
                 202,
                 _ref("Accepted"),
                 body=_closed({**message, "expected_turn": _maybe(_NUMBER)}, "message"),
+                parameters=[key],
             )
         },
         f"{one}/follow-up": {

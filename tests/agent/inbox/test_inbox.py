@@ -483,4 +483,10 @@ async def test_a_message_with_a_key_is_heard_once(make_agent, memory_stores):
         await agent.steer("And this.", idempotency_key="new")
     gate.open.set()
     await turn
+    await other.steer("And this.", expected_turn=1, idempotency_key="k")
+    with pytest.raises(IdempotencyConflict, match="in turn 1, for another message"):
+        await other.steer("And that.", expected_turn=1, idempotency_key="k")
+    for key, number in (("k", 2), ("new", 1)):
+        with pytest.raises(TurnMismatch):
+            await other.steer("And this.", expected_turn=number, idempotency_key=key)
     assert (await said(agent)).count("user: And this.") == 1

@@ -19,8 +19,10 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from looopy.agent.agent import Agent
+from looopy.agent.hosted import enabled_tools_of
 from looopy.agent.stream import TurnStream
-from looopy.errors import LooopyError
+from looopy.errors import LooopyError, ValueRefused
+from looopy.loop.output import FINAL_ANSWER
 from looopy.server.chains import record_of
 from looopy.server.problems import Problem, problem_of
 from looopy.server.responses.items import ResponseBuilder, place_of
@@ -82,11 +84,12 @@ class _Face:
         async with AsyncExitStack() as held:
             async with self._site.turn(auth, context_id):
                 if fork_behind is not None:
-                    await self._fork(str(asked.context_id), auth, context_id, fork_behind)
+                    await self._fork(asked, auth, context_id, fork_behind)
                 create = asked.after_turn is None and asked.message is not None
                 agent = await held.enter_async_context(
                     self._site.host.agent(context_id, auth, create=create)
                 )
+                await _check_choice(agent, asked)
                 turn = self._begin(agent, asked, auth, request.headers.get("idempotency-key"))
                 view = aiter(turn)  # from here on it misses no delta
                 builder = ResponseBuilder(context_id, await turn.accepted(), model=self._model)
@@ -132,9 +135,10 @@ class _Face:
         return secrets.token_urlsafe(18), turn
 
     async def _fork(
-        self, context_id: str, auth: AuthContext, name: str, behind: TurnRecord
+        self, asked: Asked, auth: AuthContext, name: str, behind: TurnRecord
     ) -> None:
-        async with self._site.host.agent(context_id, auth, create=False) as agent:
+        async with self._site.host.agent(str(asked.context_id), auth, create=False) as agent:
+            await _check_choice(agent, asked)
             await agent.fork(name, at=behind.last_position)
 
     async def retrieve(self, request: Request) -> Response:
@@ -218,6 +222,23 @@ class _Face:
                 yield frame(one["type"], one)
 
         return EventStream(self._site, auth, frames())
+
+
+async def _check_choice(agent: Agent, asked: Asked) -> None:
+    """
+    Refuse a `tool_choice` of a tool that there is not, before the turn.
+
+    Raises:
+        ValueRefused: There is no such tool.
+    """
+    choice = None if asked.options is None else asked.options.tool_choice
+    if choice in (None, "auto", "none", "required", "any"):
+        return
+    tools = await enabled_tools_of(agent)
+    if choice not in tools and not (choice == FINAL_ANSWER and asked.output_type is not None):
+        known = ", ".join(sorted(tools)) or "there are none"
+        text = f"tool_choice names {choice!r}, which is no tool of this agent: {known}"
+        raise ValueRefused(text, path="/tool_choice")
 
 
 async def _replay(
