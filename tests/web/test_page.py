@@ -590,3 +590,10 @@ async def _attaches(page: Page, stores: Stores) -> None:
         ImageContent(PNG, mime_type="image/png"),
         DocumentContent(b64encode(b"A note.").decode(), mime_type="text/markdown", name="note.md"),
     ]
+    await tab.click("a[aria-label='Replay turn 1']")
+    await tab.fill("#beside-message", "Look again.")
+    await tab.click(".again button.main")
+    await page.sees(".beside-head .chip.wait:text-is('1 part differs')", ".row.differs mark")
+    [fork] = [name for _, name in stores.state.backend.contexts if "-replay-" in name]
+    [again] = [m for m in await stores.messages.list(fork) if isinstance(m, UserMessage)]
+    assert list(again.content) == [TextContent("Look again."), *said.content[1:]]

@@ -102,14 +102,12 @@ class _Api:
         recording = await recorded(self._host, auth, record, _turn(request))
         asked = message_of(recording)
         name = name_beside(recording, auth, key)
-        async with (
-            self._host.agent(record.context_id, auth, create=False) as agent,
-            self._site.turn(auth, name),
-        ):
-            made = await forked(agent, recording, name, again=key is not None)
+        stores = self._host.stores_for(auth)
+        async with self._site.turn(auth, name):
+            made = await forked(stores, recording, name, again=key is not None)
             try:
-                async with self._host.agent(name, auth, create=False) as other:
-                    turn = other.execute_turn(message or asked, auth, idempotency_key=key)
+                async with self._host.agent(name, auth, create=False) as agent:
+                    turn = agent.execute_turn(message or asked, auth, idempotency_key=key)
                     number = await turn.accepted()
             except Exception:
                 if made:  # an empty fork is of no use

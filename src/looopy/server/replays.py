@@ -13,13 +13,14 @@ import secrets
 from dataclasses import asdict
 from typing import Any, Final
 
-from looopy.agent.agent import Agent
 from looopy.errors import StoreConflict, ValueRefused
 from looopy.replay import Recording, Replayed, read_recording, replay
 from looopy.replay.beside import fork_name
 from looopy.server.host import AgentHost
 from looopy.server.problems import Problem
+from looopy.stores.bundle import Stores
 from looopy.stores.records import ContextRecord
+from looopy.stores.shield import settle
 from looopy.types.context import AuthContext
 
 _MOST_S: Final = 60.0  # a prompt of the application may wait for anything
@@ -86,12 +87,12 @@ def name_beside(recording: Recording, auth: AuthContext, key: str | None) -> str
     return fork_name(recording, hashlib.sha256(facts.encode()).hexdigest()[:16])
 
 
-async def forked(agent: Agent, recording: Recording, name: str, *, again: bool) -> bool:
+async def forked(stores: Stores, recording: Recording, name: str, *, again: bool) -> bool:
     """
     Make the fork in which a turn runs again.
 
     Args:
-        agent: That of the turn's context.
+        stores: Those of the turn's context.
         again: It may be there, from the same request before.
 
     Returns:
@@ -102,7 +103,7 @@ async def forked(agent: Agent, recording: Recording, name: str, *, again: bool) 
         StoreConflict: The name is taken.
     """
     try:
-        await agent.fork(name, at=recording.at)
+        await settle(stores.journal.fork(recording.context_id, name, at=recording.at))
     except ValueRefused as error:
         raise ValueRefused(str(error), path="/turn") from None
     except StoreConflict:

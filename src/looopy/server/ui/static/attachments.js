@@ -27,7 +27,12 @@ export class Attachments {
     this.files = [];
     this.limit = 0; // of a body, in bytes; 0: not known yet
     this.round = 0; // a file that is read when its message has gone belongs to no other
-    this.picker = h("input", {type: "file", multiple: true, hidden: true, onchange: () => this.picked()});
+    this.picker = h("input", {
+      type: "file",
+      multiple: true,
+      hidden: true,
+      onchange: () => this.picked(),
+    });
     this.button = h(
       "button",
       {
@@ -157,7 +162,12 @@ export class Attachments {
           h("span", {class: "faint"}, size(one.size)),
           h(
             "button",
-            {type: "button", class: "link", "aria-label": `Remove ${one.name}`, onclick: remove(one)},
+            {
+              type: "button",
+              class: "link",
+              "aria-label": `Remove ${one.name}`,
+              onclick: remove(one),
+            },
             "✕",
           ),
         ),

@@ -98,10 +98,10 @@ export class Composer {
     this.hint.textContent = this.attachments.files.length
       ? `Files: ${this.attachments.room()}.`
       : running
-      ? "Steer: the model reads it before its next call. Send after: when the turn ends."
-      : pending
-        ? "A new message gives up what waits for an answer."
-        : "Enter sends, Shift+Enter begins a line.";
+        ? "Steer: the model reads it before its next call. Send after: when the turn ends."
+        : pending
+          ? "A new message gives up what waits for an answer."
+          : "Enter sends, Shift+Enter begins a line.";
   }
 
   /** @param {KeyboardEvent} event */

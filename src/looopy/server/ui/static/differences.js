@@ -57,11 +57,12 @@ function gap(then, now) {
  * @returns {(Node | string)[]}
  */
 export function marked(text, other) {
-  const split = (/** @type {string} */ one) => one.match(/\s+|[^\s\p{L}\p{N}]|[\p{L}\p{N}_]+/gu) ?? [];
+  const split = (/** @type {string} */ one) =>
+    one.match(/\s+|[^\s\p{L}\p{N}]|[\p{L}\p{N}_]+/gu) ?? [];
   const mine = split(text);
   const kept = new Set(common(mine, split(other)).map(([i]) => i));
   const made = /** @type {(Node | string)[]} */ ([]);
-  for (let i = 0; i < mine.length; ) {
+  for (let i = 0; i < mine.length;) {
     const same = kept.has(i);
     let end = i;
     while (end < mine.length && kept.has(end) === same) end += 1;
@@ -102,7 +103,7 @@ function common(one, other) {
           : Math.max(best[at(i + 1, j)], best[at(i, j + 1)]);
     }
   }
-  for (let i = first, j = first; i < a && j < b; ) {
+  for (let i = first, j = first; i < a && j < b;) {
     if (one[i] === other[j]) found.push([i++, j++]);
     else if (best[at(i + 1, j)] >= best[at(i, j + 1)]) i += 1;
     else j += 1;

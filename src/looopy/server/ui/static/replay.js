@@ -2,7 +2,7 @@
  * A turn that runs again: answered from its log and compared, or anew in a fork beside it.
  */
 
-import {at, call, get, newKey} from "./api.js";
+import {Problem, at, call, get, newKey} from "./api.js";
 import {textOf} from "./blocks.js";
 import {outcomeText} from "./chat.js";
 import {CLIP, Conversation} from "./conversation.js";
@@ -21,7 +21,7 @@ export class Replay {
    * @param {Conversation} conversation
    * @param {number} turn
    * @param {string} fork in which the turn has run again; empty: it has not
-   * @param {(error: unknown) => void} problem
+   * @param {(error: unknown) => void} problem is told if the person has to sign in again
    */
   constructor(conversation, turn, fork, problem) {
     this.conversation = conversation;
@@ -37,7 +37,6 @@ export class Replay {
     this.turns = [];
     /** @type {Conversation | null} */
     this.other = null;
-    this.asked = "";
     this.ended = false;
     this.drawing = 0;
     this.drawMs = 0;
@@ -52,12 +51,7 @@ export class Replay {
       h(
         "div",
         {class: "replay-top"},
-        h(
-          "section",
-          {class: "card"},
-          h("h3", {}, "Answered from its log"),
-          this.verdict,
-        ),
+        h("section", {class: "card"}, h("h3", {}, "Answered from its log"), this.verdict),
         this.again,
       ),
       this.error,
@@ -69,8 +63,8 @@ export class Replay {
 
   /** Say here what went wrong: the chat is hidden. @param {unknown} error */
   say(error) {
+    if (error instanceof Problem && error.status === 401) return this.problem(error);
     this.error.textContent = error instanceof Error ? error.message : String(error ?? "");
-    this.problem(error);
   }
 
   close() {
@@ -175,7 +169,7 @@ export class Replay {
     this.turns = linked(page.items, this.turn);
     const numbers = new Set(this.turns.map((one) => one.turn));
     const last = Math.max(...numbers);
-    for (let after = this.after; this.then.length < MOST_MESSAGES; ) {
+    for (let after = this.after; this.then.length < MOST_MESSAGES;) {
       const query = `after=${after}&limit=100&clip=${CLIP}&include_hidden=true`;
       const found = await get(at(id, `/messages?${query}`));
       this.then.push(...found.items.filter((/** @type {any} */ one) => numbers.has(one.turn)));
@@ -212,12 +206,17 @@ export class Replay {
       readonly: Boolean(asked.clipped),
       value: text,
     });
-    const go = h("button", {type: "submit", class: "main"}, this.fork ? "Run once more" : "Run again beside");
+    const go = h(
+      "button",
+      {type: "submit", class: "main"},
+      this.fork ? "Run once more" : "Run again beside",
+    );
     const run = async (/** @type {Event} */ event) => {
       event.preventDefault();
       go.disabled = true;
       const said = input.value.trim();
-      const body = said === text.trim() || asked.clipped ? {} : {message: said};
+      const body =
+        said === text.trim() || asked.clipped ? {} : {message: edited(asked.message, said)};
       const path = at(this.conversation.id, `/turns/${this.turn}/run-beside`);
       try {
         const made = await call("POST", path, body, {"Idempotency-Key": key});
@@ -304,7 +303,9 @@ export class Replay {
     const rows = paired(then, over ? now : [...now, running(other)]);
     const differing = rows.filter((one) => !one.same).length;
     const href = `#/c/${encodeURIComponent(other.id)}`;
-    const said = differing ? `${counted(differing, "part")} differ` : "Both are the same";
+    const said = differing
+      ? `${counted(differing, "part")} ${differing === 1 ? "differs" : "differ"}`
+      : "Both are the same";
     if (ended && !this.ended) announce(`The new turn has ended. ${said}.`);
     this.ended = ended;
     fill(
@@ -348,6 +349,13 @@ export class Replay {
       side("Now", now ? piece(now, same ? null : then) : null),
     );
   }
+}
+
+/** Another text with the files of a message. @param {any} message @param {string} text */
+function edited(message, text) {
+  if (typeof message.content === "string") return text;
+  const files = message.content.filter((/** @type {any} */ one) => one.type !== "text");
+  return {content: [{type: "text", text}, ...files]};
 }
 
 /** The turn of this number, and those that continue it. @param {any[]} all @param {number} turn */
