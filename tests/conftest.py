@@ -20,7 +20,7 @@ import hypothesis
 import pytest
 from tests import ground, measuring
 from tests.cutting import Cutter
-from tests.postgres import Server, Standing, ask
+from tests.postgres import EMPTY, Server, Standing, ask
 
 from looopy.stores.sql import migrate
 
@@ -116,7 +116,7 @@ def postgres_at_head(new_database):
 def emptied(postgres_at_head: str):
     """A function that deletes the rows of that database, on one connection that stays open."""
     with contextlib.closing(Standing(postgres_at_head)) as connection:
-        yield partial(connection.run, "DELETE FROM looopy_contexts")
+        yield partial(connection.run, EMPTY)
 
 
 @pytest.fixture

@@ -27,6 +27,10 @@ import psycopg
 GUARDED = "guarded"
 """A user who needs a password to log in, once a test has made it."""
 
+_OURS = ("contexts", "spending", "reservations")
+EMPTY = "; ".join(f"DELETE FROM looopy_{name}" for name in _OURS)
+"""Deletes all rows of ours: those of a context go with it, and accounts have none."""
+
 _PATIENCE_S = 60.0
 # Fast, and never to be trusted with anything: a test does not survive a power cut either.
 _SETTINGS = ("fsync=off", "full_page_writes=off", "max_connections=200", "listen_addresses=")

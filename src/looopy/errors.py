@@ -15,7 +15,7 @@ Every exception looopy raises, in one tree: catch wide or narrow.
         Fenced                  another owner has advanced this context; final
         AccessDenied
         HostClosed              it drains, or is closed
-      LLMError                  .provider .model .retryable
+      LLMError                  .provider .model .retryable .unbilled
         LLMUnavailable          connection, timeout, 5xx
         RateLimited             .retry_after_s
         ContextOverflow         .limit_tokens
@@ -39,6 +39,7 @@ Every exception looopy raises, in one tree: catch wide or narrow.
           StorageFull
         SchemaOutOfDate         .found .expected
       LimitExceeded             .limit .value
+        BudgetExceeded          .resets_at .waits   of an owner or tenant, for a day or month
       ConfigurationError        says what to install, set or change
         MissingExtra  MissingKey  UnknownModel  InvalidTool
         InvalidSkill            .file .field
@@ -150,11 +151,16 @@ class HostClosed(AgentError):
 
 
 class LLMError(LooopyError):
-    """A model call failed."""
+    """
+    A model call failed.
+
+    `unbilled` is true if the call certainly used nothing, because it was refused or never arrived.
+    """
 
     provider: str | None = None
     model: str | None = None
     retryable: bool = False
+    unbilled: bool = False
 
 
 class LLMUnavailable(LLMError):
@@ -166,6 +172,7 @@ class LLMUnavailable(LLMError):
 class RateLimited(LLMError):
     """The provider asks to wait (429)."""
 
+    unbilled = True
     retryable = True
     retry_after_s: float | None = None
 
@@ -173,12 +180,14 @@ class RateLimited(LLMError):
 class ContextOverflow(LLMError):
     """The request does not fit the model's window."""
 
+    unbilled = True
     limit_tokens: int | None = None
 
 
 class HistoryRejected(LLMError):
     """The provider refused the messages themselves."""
 
+    unbilled = True
     position: int | None = None
 
 
@@ -189,12 +198,14 @@ class InvalidLLMResponse(LLMError):
 class UnsupportedContent(LLMError):
     """The API has no place for an image, a document or a recording; nothing was sent."""
 
+    unbilled = True
     mime_type: str | None = None
 
 
 class UnsupportedOption(LLMError):
     """The model or its API has no place for an option of the call; nothing was sent."""
 
+    unbilled = True
     option: str | None = None
 
 
@@ -321,6 +332,18 @@ class LimitExceeded(LooopyError):
 
     limit: str | None = None
     value: Any = None
+
+
+class BudgetExceeded(LimitExceeded):
+    """
+    A model call does not fit what its owner or tenant may spend in a day or month.
+
+    `limit` is the field of `Budget`, `value` its value. The period ends at `resets_at`. `waits` is
+    true if there is room once calls that run now have used less than they may.
+    """
+
+    resets_at: datetime | None = None
+    waits: bool = False
 
 
 class ConfigurationError(LooopyError):

@@ -31,7 +31,7 @@ from tests.campaign.life import FileLedger
 from tests.campaign.places import broken, file_of, place, plain, run_together, wrong
 from tests.campaign.trial import Tally, Trial
 from tests.campaign.verdict import answer, judge
-from tests.postgres import ask
+from tests.postgres import EMPTY, ask
 
 from looopy import Agent, AgentStatus, LoopConfig, tool
 from looopy.errors import LooopyError, StorageFull
@@ -234,7 +234,7 @@ def _postgres(driver: str) -> Trial:
                     problems = one_run(full, folder)
                     tally.runs += 1
                     tally.violations += [f"seed {seed + n}, {size} bytes: {p}" for p in problems]
-                    ask(plain(url), "DELETE FROM looopy_contexts")
+                    ask(plain(url), EMPTY)
                     ask(plain(url), "VACUUM FULL")
         return tally
 

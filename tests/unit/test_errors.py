@@ -30,16 +30,17 @@ LooopyError
     MissingExtra
     MissingKey
     UnknownModel
-  LLMError provider=None model=None retryable=False
-    ContextOverflow limit_tokens=None
-    HistoryRejected position=None
+  LLMError provider=None model=None retryable=False unbilled=False
+    ContextOverflow unbilled=True limit_tokens=None
+    HistoryRejected unbilled=True position=None
     InvalidLLMResponse
     LLMUnavailable retryable=True
     OutputInvalid tries=0
-    RateLimited retryable=True retry_after_s=None
-    UnsupportedContent mime_type=None
-    UnsupportedOption option=None
+    RateLimited unbilled=True retryable=True retry_after_s=None
+    UnsupportedContent unbilled=True mime_type=None
+    UnsupportedOption unbilled=True option=None
   LimitExceeded limit=None value=None
+    BudgetExceeded resets_at=None waits=False
   StoreError
     ArchiveRefused member=None line=None path=None
     ArtifactDamaged artifact_id=None version=None expected=None actual=None

@@ -29,6 +29,7 @@ from looopy.stores.records import (
     TurnRecord,
     Waiter,
 )
+from looopy.stores.spending import NOTHING, TENANT, Allowance, Amount, Place, Spent
 from looopy.types.artifact import Artifact, ArtifactKind, ArtifactStatus, Chunk, Content, Loaded
 from looopy.types.event import AgentEvent, Compaction, HistoryRewound
 from looopy.types.message import Message, UserMessage
@@ -765,6 +766,64 @@ class ContextIndex(Protocol):
         Raises:
             ValueRefused: An argument is invalid, or neither age nor size is given; `path` names it.
             StoreUnavailable: See `erase`.
+        """
+        ...
+
+
+class Spending(Protocol):
+    """
+    Keeps what model calls have used in the days and months of accounts: see `stores.spending`.
+
+    The clock is the store's. Amounts are added and compared in one transaction, so processes that
+    reserve at the same time get no more together than each account allows.
+    """
+
+    async def reserve(
+        self,
+        reservation: str,
+        most: Amount,
+        allowances: Sequence[Allowance],
+        *,
+        place: Place,
+        owed: Amount = NOTHING,
+    ) -> None:
+        """
+        Set the most that a model call may use aside in each account, or nothing in any.
+
+        Reservations of earlier turns of *place* are settled at their most, because a turn begins
+        only after the process of the one before it has ended. To reserve again under a name that is
+        reserved changes nothing.
+
+        Args:
+            reservation: See `new_reservation`.
+            owed: Used without a reservation, and added in any case if the call fits.
+
+        Raises:
+            BudgetExceeded: It does not fit an account; nothing was written.
+            StoreUnavailable: The store did not answer.
+        """
+        ...
+
+    async def settle(self, reservation: str, used: Amount) -> bool:
+        """
+        Exchange a reservation for what its call has used, in the periods that it was made in.
+
+        Returns:
+            False if there is no such reservation: it was settled before, or never made.
+        """
+        ...
+
+    async def add(self, used: Amount, allowances: Sequence[Allowance]) -> None:
+        """Add what was used without a reservation, whether it fits or not."""
+        ...
+
+    async def spent(self, account: str = TENANT) -> Sequence[Spent]:
+        """
+        The sums of an account in this day and this month, as far as they are kept.
+
+        Args:
+            account: `account_of(owner)`, or the whole tenant's. Only periods that a budget limited
+                when calls were made have sums.
         """
         ...
 

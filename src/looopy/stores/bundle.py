@@ -17,6 +17,7 @@ from looopy.stores.base import (
     ContextIndex,
     Journal,
     MessageStore,
+    Spending,
     StagedArtifactStore,
     StateStore,
 )
@@ -78,6 +79,7 @@ class Stores:
         self.state = state
         self.journal = journal or _common_journal(messages, artifacts, state)
         self._contexts = contexts
+        self._spending: Spending | None = None
         self.tenant = tenant
         self.outlasts = _outlasts(self.journal) and _outlasts(state)
         self._lifetime = lifetime
@@ -100,6 +102,24 @@ class Stores:
                 )
             self._contexts = make()
         return self._contexts
+
+    @property
+    def spending(self) -> Spending:
+        """
+        What owners and the tenant have spent in days and months, for budgets that limit them.
+
+        Raises:
+            ConfigurationError: These stores keep no accounts.
+        """
+        if self._spending is None:
+            make: Callable[[], Spending] | None = getattr(self.state, "make_spending", None)
+            if make is None:
+                raise ConfigurationError(
+                    f"the store {type(self.state).__name__} keeps no accounts: it takes no budget"
+                    " of a day or month"
+                )
+            self._spending = make()
+        return self._spending
 
     async def commit(self, commit: Commit) -> Committed:
         """Apply one step of a turn, whole or not at all; see `Journal.commit`."""

@@ -99,6 +99,8 @@ class ContextState:
             and in a new fork, that word and a space come first.
         trace: The last turn that was traced: its number, a space, and its place as a `traceparent`
             of W3C's Trace Context; or `None`.
+        waits_for: A sentence about the budget without room that the turn to continue met, if it
+            asks for more (`LoopConfig.on_budget`); or `None`.
     """
 
     pending: Sequence[PendingRequest] = ()
@@ -113,6 +115,7 @@ class ContextState:
     run_us: int | None = None
     sent: str | None = None
     trace: str | None = None
+    waits_for: str | None = None
 
     @property
     def sums(self) -> dict[str, Any]:

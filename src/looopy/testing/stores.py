@@ -36,6 +36,7 @@ from looopy.testing.contracts.message import MessageStoreContract
 from looopy.testing.contracts.processes import ProcessesContract
 from looopy.testing.contracts.restore import RestoreContract
 from looopy.testing.contracts.search import SearchContract
+from looopy.testing.contracts.spending import SpendingContract
 from looopy.testing.contracts.state import StateStoreContract
 
 __all__ = [
@@ -56,5 +57,6 @@ __all__ = [
     "RestoreContract",
     "RetentionContract",
     "SearchContract",
+    "SpendingContract",
     "StateStoreContract",
 ]

@@ -19,6 +19,8 @@ LEAST_THINKING = 1024
 """The smallest budget for thinking: every provider that takes a budget refuses fewer tokens."""
 MOST_LOGPROBS = 20
 """How many of the likeliest tokens a model call may ask for: OpenAI's limit."""
+WINDOWS = ("owner_day", "owner_month", "tenant_day", "tenant_month")
+"""The accounts and periods that a `Budget` may limit: the beginnings of its fields' names."""
 # Compiled when a header is first checked, and kept by `re`.
 _HEADER_NAME = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 _HEADER_VALUE = r"[\t\x20-\x7e]*"
@@ -37,6 +39,12 @@ class Budget:
         context_tokens: The limit for all turns of the context, earlier ones included.
         context_cost_usd: Likewise.
         context_s: Seconds that turns of the context have run, together.
+        owner_day_tokens: The limit for all contexts of one owner (`ContextRecord.owner_actor`) in a
+            calendar day, UTC. Limits of a day or month hold across all processes on the stores. The
+            most that a model call may use is reserved before it, and settled after it.
+        owner_day_cost_usd, owner_month_tokens, owner_month_cost_usd: Likewise.
+        tenant_day_tokens, tenant_day_cost_usd, tenant_month_tokens, tenant_month_cost_usd: The
+            limits for all contexts of the stores' tenant together.
         unknown_cost: The effect of a limit in dollars if the price is unknown (no `prices` extra,
             an unlisted model, your own server). `"refuse"` does not start the agent, and ends a
             turn as `budget` if its model turns out to have no price; `"ignore"` counts such calls
@@ -48,14 +56,38 @@ class Budget:
     context_tokens: int | None = None
     context_cost_usd: float | None = None
     context_s: float | None = None
+    owner_day_tokens: int | None = None
+    owner_day_cost_usd: float | None = None
+    owner_month_tokens: int | None = None
+    owner_month_cost_usd: float | None = None
+    tenant_day_tokens: int | None = None
+    tenant_day_cost_usd: float | None = None
+    tenant_month_tokens: int | None = None
+    tenant_month_cost_usd: float | None = None
     unknown_cost: Literal["refuse", "ignore"] = "refuse"
 
     def __post_init__(self) -> None:
         _choose(self, "unknown_cost", ("refuse", "ignore"))
-        for name in ("tokens", "context_tokens"):
+        for name in ("tokens", "context_tokens", *(f"{one}_tokens" for one in WINDOWS)):
             _check(self, name, least=0, whole=True, optional=True)
-        for name in ("cost_usd", "context_cost_usd", "context_s"):
+        for name in ("cost_usd", "context_cost_usd", *(f"{one}_cost_usd" for one in WINDOWS)):
             _check(self, name, least=0, optional=True)
+        _check(self, "context_s", least=0, optional=True)
+
+    @property
+    def has_windows(self) -> bool:
+        """True if it limits what an owner or tenant may use in a day or month."""
+        return any(
+            getattr(self, f"{one}_{what}") is not None
+            for one in WINDOWS
+            for what in ("tokens", "cost_usd")
+        )
+
+    @property
+    def limits_money(self) -> bool:
+        """True if any limit is in dollars."""
+        limits = ("cost_usd", "context_cost_usd", *(f"{one}_cost_usd" for one in WINDOWS))
+        return any(getattr(self, name) is not None for name in limits)
 
 
 @suggesting
@@ -236,6 +268,9 @@ class LoopConfig:
         doom_loop_threshold: How often the same call may come in a row before `on_doom_loop` acts.
         on_doom_loop: `"warn"` lets the call run, `"ask"` has a person approve it first, `"stop"`
             ends the turn.
+        on_budget: The effect of a used-up `budget`: `"stop"` ends the turn as failed, `"ask"` as
+            `input_required`, without a request. In both cases `execute_turn(None)` continues it
+            once there is room, for example with a higher limit.
         llm_timeout_s: The longest that one model call may take.
         llm_connect_timeout_s: The longest wait for a connection; `None`: the provider's own limit.
         llm_idle_timeout_s: The longest silence within an answer, three times that before its first
@@ -265,6 +300,7 @@ class LoopConfig:
     max_output_retries: int = 2
     doom_loop_threshold: int = 3
     on_doom_loop: Literal["warn", "ask", "stop"] = "warn"
+    on_budget: Literal["stop", "ask"] = "stop"
     tool_timeout_s: float | None = 60.0
     llm_timeout_s: float | None = 600.0
     llm_connect_timeout_s: float | None = None
@@ -326,6 +362,12 @@ class LoopConfig:
         _check(self, "max_tokens", least=1, whole=True, optional=True)
         _check(self, "temperature", least=0, optional=True)
         _choose(self, "on_doom_loop", ("warn", "ask", "stop"))
+        _choose(self, "on_budget", ("stop", "ask"))
+        if self.budget.has_windows and self.max_tokens is None and self.options.max_tokens is None:
+            raise ConfigurationError(
+                "LoopConfig.budget limits a day or a month, for which the most that a call may use"
+                " is reserved before it: set LoopConfig.max_tokens, the longest answer"
+            )
         _choose(self, "steering", ("skip_remaining", "after_batch"))
         _choose(self, "queue_mode", ("one-at-a-time", "all"))
         _choose(self, "follow_up_mode", (None, "one-at-a-time", "all"))

@@ -90,6 +90,7 @@ RUNNING = {
     "RedactionContract": 0,
     "RestoreContract": 0,
     "RetentionContract": 0,
+    "SpendingContract": 0,
 }
 """Suites with optional methods, and how many of their tests run on a store of defaults."""
 for _name, _test in vars(ContextIndexContract).items():

@@ -16,7 +16,7 @@ import psycopg
 import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.exc import DBAPIError
-from tests.postgres import as_driver, ask
+from tests.postgres import EMPTY, as_driver, ask
 
 from looopy.errors import ConfigurationError, ContextNotFound, SchemaOutOfDate, StoreUnavailable
 from looopy.stores import open_stores
@@ -46,6 +46,7 @@ from looopy.testing.contracts.message import MessageStoreContract
 from looopy.testing.contracts.processes import ProcessesContract
 from looopy.testing.contracts.restore import RestoreContract
 from looopy.testing.contracts.search import SearchContract
+from looopy.testing.contracts.spending import SpendingContract
 from looopy.testing.contracts.state import StateStoreContract
 from looopy.testing.contracts.turns import CONTEXT, a_turn, answer, begin, commit, ends, user
 
@@ -88,7 +89,7 @@ def secured_database(roles, new_database):
 @pytest.fixture
 def secured(secured_database):
     """The same, without rows."""
-    ask(secured_database, "DELETE FROM looopy_contexts")
+    ask(secured_database, EMPTY)
     return secured_database
 
 
@@ -157,6 +158,10 @@ class TestForksWhenSecured(Secured, ForkContract):
 
 
 class TestLineWhenSecured(Secured, LineContract):
+    """See `Secured`."""
+
+
+class TestSpendingWhenSecured(Secured, SpendingContract):
     """See `Secured`."""
 
 

@@ -20,6 +20,7 @@ from looopy.stores.artifacts.rows import Version, check_growth
 from looopy.stores.bells import Bells
 from looopy.stores.inner import InnerOf
 from looopy.stores.log import StoredEvent, StoredMessage
+from looopy.stores.memory.accounts import Accounts
 from looopy.stores.memory.shared import Shared
 from looopy.stores.records import (
     ArtifactChange,
@@ -352,6 +353,7 @@ class Contexts:
     def __init__(self) -> None:
         self.bells = Bells()
         self._contexts: dict[tuple[str, str], StoredContext] = {}
+        self._accounts: dict[str, Accounts] = {}
         self._closed = False
 
     async def open(self) -> None:
@@ -365,9 +367,17 @@ class Contexts:
     @property
     def contexts(self) -> dict[tuple[str, str], StoredContext]:
         """All contexts by tenant and id."""
+        self._check_open()
+        return self._contexts
+
+    def accounts_of(self, tenant: str) -> Accounts:
+        """The accounts of a tenant, created on first use."""
+        self._check_open()
+        return self._accounts.setdefault(tenant, Accounts())
+
+    def _check_open(self) -> None:
         if self._closed:
             raise StoreUnavailable("these stores are closed: open them again with `async with`")
-        return self._contexts
 
     def make(self, tenant: str, context_id: str) -> StoredContext:
         """The context, created on first use."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from looopy.stores.base import MessageStore, StateStore
 from looopy.stores.bundle import Stores
@@ -57,6 +57,9 @@ from looopy.types.storable import (
     check_number,
     dump,
 )
+
+if TYPE_CHECKING:
+    from looopy.stores.memory.spending import InMemorySpending
 
 
 class MemoryBackend(Contexts):
@@ -143,6 +146,12 @@ class InMemoryStateStore(MemoryStore, StateStore):
     def make_contexts(self) -> InMemoryContextIndex:
         """The index that goes with this store."""
         return InMemoryContextIndex(self.backend, self.tenant)
+
+    def make_spending(self) -> InMemorySpending:
+        """The accounts that go with this store."""
+        from looopy.stores.memory.spending import InMemorySpending  # most turns have no account
+
+        return InMemorySpending(self.backend, self.tenant)
 
     async def load(self, context_id: str) -> ContextRecord | None:
         context = self._get(context_id)

@@ -496,6 +496,8 @@ def state_column(state: ContextState) -> str:
         data["error"] = list(state.error)
     if state.resumable is not None:
         data["resumable"] = state.resumable
+    if state.waits_for is not None:
+        data["waits_for"] = state.waits_for
     if state.output is not None:
         data["output"] = state.output
     if state.summary is not None:
@@ -597,6 +599,7 @@ _PARTS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
     "output": lambda data: _decode_one(data, "output", dict),
     "sent": _decode_sent,
     "trace": _decode_trace,
+    "waits_for": lambda data: _decode_one(data, "waits_for", str),
 }
 
 

@@ -184,6 +184,7 @@ def redacted_state(
             held=[one for one in state.held if one.tool_call_id not in calls],
             error=None if ended else state.error,
             resumable=None if ended else state.resumable,
+            waits_for=None if ended else state.waits_for,
             output=None if ended else state.output,
             summary=state.summary if folds else None,
             sent=None,

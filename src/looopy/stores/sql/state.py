@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from looopy.stores.base import StateStore
 from looopy.stores.log import read_rows
@@ -31,6 +31,9 @@ from looopy.stores.sql.store import SQLStore, after_id, as_us, bounded, can_exis
 from looopy.stores.sql.turns import context_record
 from looopy.types.storable import check_after_name, check_limit, check_number, dump
 
+if TYPE_CHECKING:
+    from looopy.stores.sql.spending import SQLSpending
+
 
 class SQLStateStore(SQLStore, StateStore):
     """See `StateStore` for the contract."""
@@ -42,6 +45,12 @@ class SQLStateStore(SQLStore, StateStore):
     def make_contexts(self) -> SQLContextIndex:
         """The index that goes with this store."""
         return SQLContextIndex(self.backend, self.tenant)
+
+    def make_spending(self) -> SQLSpending:
+        """The accounts that go with this store."""
+        from looopy.stores.sql.spending import SQLSpending  # most turns have no account
+
+        return SQLSpending(self.backend, self.tenant)
 
     async def load(self, context_id: str) -> ContextRecord | None:
         found = await self._ask(s.LOAD_CONTEXT, context_id)

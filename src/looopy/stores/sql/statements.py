@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from looopy.types.config import LONGEST_LEASE_S
 
-HEAD = "0009"
+HEAD = "0010"
 """The newest revision in `migrations/`, known here so that opening a database needs no alembic."""
 
 PREFIX = "looopy_"
@@ -66,6 +66,7 @@ TABLES = frozenset(
         *("contexts", "turns", "messages", "events"),
         *("artifacts", "artifact_parts", "inbox", "turn_keys", "waiters"),
         *("context_index", "unindexed", "searched", "words", "lineage", "instead", "inner"),
+        *("spending", "reservations"),
     )
 )
 
@@ -83,6 +84,8 @@ TEXTS = frozenset(
         *("label6", "label7", "label8", "label9"),
         *("words", "contexts"),
         *("outer", "call"),
+        *("account", "period", "reservation", "place", "charges", "day", "month"),
+        *("oldest_day", "oldest_month"),
     }
 )
 BYTES = frozenset({"bytes"})
@@ -1186,3 +1189,46 @@ ERASING = frozenset(
     }
 )
 """Statements that delete data on request: it should then vanish from the file as well."""
+
+# --- what accounts have spent ---
+
+NOW = "SELECT now_us()"
+
+ADD_RESERVATION = (
+    "INSERT INTO looopy_reservations (tenant_id, reservation, place, turn, tokens, nanos, charges,"
+    " made_at) VALUES (:tenant, :reservation, :place, :turn, :tokens, :nanos, :charges, :now)"
+    " ON CONFLICT DO NOTHING RETURNING turn"
+)
+_RESERVED = " RETURNING tokens, nanos, charges"
+TAKE_RESERVATION = (
+    "DELETE FROM looopy_reservations WHERE tenant_id = :tenant AND reservation = :reservation"
+    f"{_RESERVED}"
+)
+TAKE_EARLIER = (
+    "DELETE FROM looopy_reservations WHERE tenant_id = :tenant AND place = :place AND turn < :turn"
+    f"{_RESERVED}"
+)
+_SUMS = ("tokens", "nanos", "held_tokens", "held_nanos")
+_ADDED = ", ".join(f"{name} = looopy_spending.{name} + :{name}" for name in _SUMS)
+SPEND = (
+    f"INSERT INTO looopy_spending (tenant_id, account, period, {', '.join(_SUMS)})"
+    f" VALUES (:tenant, :account, :period, {', '.join(f':{name}' for name in _SUMS)})"
+    f" ON CONFLICT (tenant_id, account, period) DO UPDATE SET {_ADDED}"
+    f" RETURNING {', '.join(_SUMS)}"
+)
+SETTLE = (
+    f"UPDATE looopy_spending SET {_ADDED}"
+    " WHERE tenant_id = :tenant AND account = :account AND period = :period"
+)
+SPENT = (
+    f"SELECT period, {', '.join(_SUMS)} FROM looopy_spending"
+    " WHERE tenant_id = :tenant AND account = :account AND period IN (:day, :month)"
+    " ORDER BY period"
+)
+DROP_OLD_SUMS = (
+    "DELETE FROM looopy_spending WHERE tenant_id = :tenant AND account = :account"
+    " AND (period < :oldest_day OR (period >= 'm' AND period < :oldest_month)) /* MANY */"
+)
+DROP_OLD_RESERVATIONS = (
+    "DELETE FROM looopy_reservations WHERE tenant_id = :tenant AND made_at < :before /* MANY */"
+)

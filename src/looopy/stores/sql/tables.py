@@ -4,7 +4,8 @@ The schema as SQLAlchemy tables: a reference for readers, which a test compares 
 Nothing on the hot path imports this module: SQLAlchemy takes longer to load than a restarted
 process has to accept its first turn. Reads and writes are text in `statements.py`.
 
-Every key begins with `(tenant_id, context_id)`, so the tables can be partitioned and sharded by it;
+Every key begins with `(tenant_id, context_id)`, but for those of accounts, so the tables can be
+partitioned and sharded by it;
 no number comes from a sequence, no order from a timestamp. Times are integer microseconds since
 1970, UTC; JSON is text, kept as it was written. Rows are found by primary key alone, but for the
 parts of artifacts and words: an event by the turn whose range of `seq` holds it, so no other index
@@ -328,6 +329,42 @@ inner = _table(
 )
 Index(None, inner.c.tenant_id, inner.c.outer_id, inner.c.call_key, unique=True)
 
+# What the accounts of owners and of the tenant have used in a day or a month, and what running
+# calls may still use. An account outlives the contexts that it paid for.
+spending = Table(
+    f"{PREFIX}spending",
+    metadata,
+    Column("tenant_id", _key, nullable=False),
+    Column("account", _key, nullable=False),
+    Column("period", _key, nullable=False),
+    _number("tokens"),
+    _number("nanos"),
+    _number("held_tokens"),
+    _number("held_nanos"),
+    PrimaryKeyConstraint("tenant_id", "account", "period"),
+    CheckConstraint("tenant_id <> ''", name="tenant"),
+    sqlite_with_rowid=False,
+    postgresql_with=_ROOM,
+)
+
+# The most that one running call may use, until it is known how much it has used.
+reservations = Table(
+    f"{PREFIX}reservations",
+    metadata,
+    Column("tenant_id", _key, nullable=False),
+    Column("reservation", _key, nullable=False),
+    Column("place", _key, nullable=False),
+    _number("turn"),
+    _number("tokens"),
+    _number("nanos"),
+    _text("charges"),
+    _number("made_at"),
+    PrimaryKeyConstraint("tenant_id", "reservation"),
+    CheckConstraint("tenant_id <> ''", name="tenant"),
+    sqlite_with_rowid=False,
+)
+Index(None, reservations.c.tenant_id, reservations.c.place, reservations.c.turn)
+
 
 # --- SQLite's own ---
 
@@ -389,6 +426,6 @@ word_rows = Table(
 )
 for _shared in (
     *(artifacts, artifact_parts, inbox, turn_keys, waiters),
-    *(context_index, unindexed, searched, lineage, instead, inner),
+    *(context_index, unindexed, searched, lineage, instead, inner, spending, reservations),
 ):
     _shared.to_metadata(sqlite_metadata)

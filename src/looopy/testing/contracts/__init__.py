@@ -10,6 +10,7 @@ backend.
   its inbox), `withdraw` (what a caller takes back), `key` (idempotency keys) and `line` (waiting
   claims).
 - `listing`, `search`, `erasure`: all contexts of a tenant, to list, to search and to erase.
+- `spending`: what owners and tenants may use in a day or month.
 - `fork`: forks, rewinds and lineage.
 - `durability`, `processes`: kills and races of other processes, which take the steps of `walk`.
 - `turns`: short ways to write a turn into stores, for all of these.

@@ -246,4 +246,34 @@ CREATE TABLE looopy_inner (
 ;
 CREATE UNIQUE INDEX ix_looopy_inner_tenant_id_outer_id_call_key ON looopy_inner (tenant_id, outer_id, call_key);
 CREATE VIEW looopy_turns AS SELECT c.tenant_id AS tenant_id, c.context_id AS context_id, r.id & 4294967295 AS turn, r.epoch AS epoch, r.continues AS continues, r.actor_id AS actor_id, r.had_auth AS had_auth, CASE WHEN r.end_seq IS NOT NULL THEN COALESCE(r.outcome, 'completed') END AS outcome, CASE WHEN r.end_seq IS NOT NULL THEN COALESCE(r.stop_reason, 'stop') END AS stop_reason, r.start_seq AS start_seq, r.end_seq AS end_seq, r.first_position AS first_position, r.last_position AS last_position, r.user_position AS user_position, r.started_at AS started_at, r.ended_at AS ended_at, COALESCE(r.usage, '{}') AS usage, COALESCE(r.metadata, '{}') AS metadata, r.process AS process, r.recovered_by AS recovered_by FROM looopy_contexts c CROSS JOIN looopy_turn_rows r ON r.id >= (c.number << 32) AND r.id <= (c.number << 32 | 4294967295);
-INSERT INTO looopy_version VALUES ('0009');
+CREATE TABLE looopy_spending (
+	tenant_id TEXT NOT NULL, 
+	account TEXT NOT NULL, 
+	period TEXT NOT NULL, 
+	tokens BIGINT NOT NULL, 
+	nanos BIGINT NOT NULL, 
+	held_tokens BIGINT NOT NULL, 
+	held_nanos BIGINT NOT NULL, 
+	CONSTRAINT pk_looopy_spending PRIMARY KEY (tenant_id, account, period), 
+	CONSTRAINT ck_looopy_spending_tenant CHECK (tenant_id <> '')
+)
+ WITHOUT ROWID
+
+;
+CREATE TABLE looopy_reservations (
+	tenant_id TEXT NOT NULL, 
+	reservation TEXT NOT NULL, 
+	place TEXT NOT NULL, 
+	turn BIGINT NOT NULL, 
+	tokens BIGINT NOT NULL, 
+	nanos BIGINT NOT NULL, 
+	charges TEXT NOT NULL, 
+	made_at BIGINT NOT NULL, 
+	CONSTRAINT pk_looopy_reservations PRIMARY KEY (tenant_id, reservation), 
+	CONSTRAINT ck_looopy_reservations_tenant CHECK (tenant_id <> '')
+)
+ WITHOUT ROWID
+
+;
+CREATE INDEX ix_looopy_reservations_tenant_id_place_turn ON looopy_reservations (tenant_id, place, turn);
+INSERT INTO looopy_version VALUES ('0010');
