@@ -14,6 +14,7 @@ from typing import Any
 
 from looopy._failpoints import reach
 from looopy.agent.context import Known
+from looopy.agent.ledger import ledger_of, metered
 from looopy.auth.redaction import Redactor
 from looopy.errors import AgentBusy, AgentStateError, LLMUnavailable, StoreConflict, ValueRefused
 from looopy.history.summarise import Summary, read_part, summarise
@@ -65,6 +66,10 @@ async def condense(
     )
     if part is None:
         return None
+    turn, owner = record.turn_count, record.owner_actor
+    ledger = ledger_of(
+        known.stores, config, context_id=known.context_id, turn=turn, owner=owner
+    )
     # The history may be newer than the record: a turn may have begun between the two reads.
     seen = known.position_at(len(known.history) - 1)
     abilities = abilities_of(provider)
@@ -80,7 +85,7 @@ async def condense(
         with scope:
             summary = await summarise(
                 part,
-                provider,
+                metered(provider, ledger, config),
                 options,
                 model=abilities.model,
                 window_tokens=known.window_tokens,

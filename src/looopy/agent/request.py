@@ -148,8 +148,7 @@ def agent_options(
 
 def refuse_unpriced(provider: object, budget: Budget) -> None:
     """Raise `ConfigurationError` for a budget of money if *provider* has no known price."""
-    limited = budget.cost_usd is not None or budget.context_cost_usd is not None
-    if limited and budget.unknown_cost != "ignore":
+    if budget.limits_money and budget.unknown_cost != "ignore":
         raise ConfigurationError(
             f"the budget limits dollars, and the price of {provider!r} is not known: install"
             ' "looopy[prices]", name its prices with price_as, or count its calls as nothing with'

@@ -70,6 +70,8 @@ class Resources:
             refuse_unpriced(self.provider, config.budget)
         if self.stores is None:
             self.stores = await acquire_shared(str(self.where))
+        if config.budget.has_windows:
+            _ = self.stores.spending  # or say now that there is none
         return self.stores, tools
 
     async def gather(self) -> dict[str, Tool]:

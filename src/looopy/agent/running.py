@@ -14,6 +14,7 @@ from collections.abc import Callable
 from looopy.agent.broadcast import Broadcast
 from looopy.agent.claim import AlreadyAccepted, Begun, Claiming
 from looopy.agent.commit import TurnLog
+from looopy.agent.ledger import ledger_of, metered, paying
 from looopy.agent.request import TurnRequest, TurnSetup
 from looopy.agent.state import counted, spent_before
 from looopy.auth.redaction import Redactor
@@ -148,6 +149,11 @@ class RunningTurn:
             epoch=None if self.setup.buffer is not None else begun.claimed.epoch,
         )
         known.view.sent.resume(plan.state.sent)
+        record = known.record
+        owner = self.request.actor_id if record is None else record.owner_actor
+        ledger = ledger_of(
+            known.stores, config, context_id=known.context_id, turn=log.turn, owner=owner
+        )
         first = True
         try:
             log.state = await counted(
@@ -155,7 +161,7 @@ class RunningTurn:
             )
             given = Given(
                 context=context,
-                provider=self.setup.provider,
+                provider=metered(self.setup.provider, ledger, config),
                 sources=self.setup.sources,
                 config=config,
                 redactor=self.redactor,
@@ -165,20 +171,24 @@ class RunningTurn:
                 output_type=log.output_type,
                 auto_compact=self.setup.auto_compact,
                 spent=spent_before(log.state),
+                meter=ledger,
                 watch=self.watch,
             )
             outs = run_turn(given, plan)
-            try:
-                async for out in outs:
-                    if not isinstance(out, Group):
-                        self.broadcast.push(out)
-                    elif first:
-                        first = False
-                        log.opened(out)
-                    else:
-                        await log.commit(out)
-            finally:
-                await outs.aclose()
+            with paying(ledger):
+                try:
+                    async for out in outs:
+                        if not isinstance(out, Group):
+                            self.broadcast.push(out)
+                        elif first:
+                            first = False
+                            log.opened(out)
+                        else:
+                            await log.commit(out)
+                finally:
+                    await outs.aclose()
+                    if ledger is not None:
+                        await ledger.close()
         except asyncio.CancelledError:
             if log.result is None:
                 raise

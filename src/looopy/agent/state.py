@@ -18,8 +18,8 @@ from looopy.loop.progress import Asked
 from looopy.stores.bundle import Stores
 from looopy.stores.records import ContextRecord, ContextState
 from looopy.types.config import Budget
-from looopy.types.event import TurnEnd, TurnError
-from looopy.types.message import ToolResultMessage
+from looopy.types.event import TurnEnd, TurnError, TurnWarning
+from looopy.types.message import StopReason, ToolResultMessage
 from looopy.types.state import AgentState, AgentStatus, Outcome
 
 
@@ -47,22 +47,35 @@ def state_after(
         state = state_beside(state, group.asked)
         lacks = end.outcome is Outcome.AUTH_REQUIRED and not state.pending
         return replace(state, resumable=end.turn) if lacks else state
-    if end.outcome in (Outcome.INPUT_REQUIRED, Outcome.AUTH_REQUIRED):
+    waits = end.outcome in (Outcome.INPUT_REQUIRED, Outcome.AUTH_REQUIRED)
+    if waits and (begun.pending or begun.resumable is not None):
         return replace(begun, **sums)
-    if end.outcome is not Outcome.FAILED:
+    if end.outcome is not Outcome.FAILED and not waits:
         return ContextState(**sums, summary=begun.summary)
-    event = next((e for e in reversed(group.events) if isinstance(e, TurnError)), None)
-    error = event.error if event and event.error else LooopyError("the turn failed")
     done = {m.tool_call_id for m in end.messages if isinstance(m, ToolResultMessage)}
     return ContextState(
         answered=[(r, value) for r, value in begun.answered if r.tool_call_id not in done],
         held=[held for held in begun.held if held.tool_call_id not in done],
-        error=(type(error).__name__, event.text if event else error.message),
+        error=None if waits else _error_in(group),
+        waits_for=_budget_in(group) if waits else None,
         resumable=end.turn,
         **sums,
         output=begun.output,
         summary=begun.summary,
     )
+
+
+def _error_in(group: Group) -> tuple[str, str]:
+    """The class and the text of the error that ended a turn."""
+    event = next((e for e in reversed(group.events) if isinstance(e, TurnError)), None)
+    error = event.error if event and event.error else LooopyError("the turn failed")
+    return type(error).__name__, event.text if event else error.message
+
+
+def _budget_in(group: Group) -> str | None:
+    """What is said of the budget for which the turn waits."""
+    warnings = (e for e in reversed(group.events) if isinstance(e, TurnWarning))
+    return next((e.text for e in warnings if e.code == StopReason.BUDGET.value), None)
 
 
 def state_beside(begun: ContextState, asked: Sequence[Asked]) -> ContextState:
@@ -96,6 +109,7 @@ def snapshot(status: AgentStatus, record: ContextRecord | None) -> AgentState:
         # While a turn runs, its requests can be answered only once it has ended.
         pending=tuple(record.state.pending) if record.open_turn is None else (),
         interrupted_turn=record.state.resumable if error is None else None,
+        waits_for=record.state.waits_for,
         usage=record.state.usage,
         metadata=MappingProxyType(dict(record.metadata)),
         tags=tuple(record.tags),

@@ -17,7 +17,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from looopy.errors import InvalidLLMResponse, LLMError, ValueRefused
+from looopy.errors import (
+    BudgetExceeded,
+    InvalidLLMResponse,
+    LLMError,
+    StoreError,
+    ValueRefused,
+)
 from looopy.history.tokens import estimate_tokens, text_tokens
 from looopy.history.window import (
     UNKNOWN_WINDOW_TOKENS,
@@ -242,6 +248,8 @@ async def _answer(
             last = event
             if event.type in ("done", "error"):
                 break
+    except (BudgetExceeded, StoreError):  # no call was made
+        raise
     except Exception as exc:  # noqa: BLE001 - a provider that breaks its contract and raises
         return None, InvalidLLMResponse(f"the provider failed: {exc}")
     if last is None:

@@ -100,8 +100,11 @@ def failure_of(
     text = text[:_MAX_TEXT]
     codes = (str(error.get(key) or "")[:_MAX_CODE] for key in ("code", "type", "param"))
     evidence = f"{' '.join(codes)} {text}"
-    status = _status_within(error) if status is None else status
     facts: dict[str, Any] = {"provider": provider, "model": model}
+    if status is None:
+        status = _status_within(error)
+    else:
+        facts["unbilled"] = True  # the whole response is the refusal
     said_in = {k.lower(): v for k, v in (headers or {}).items()}
     delay_s = server_delay_s(said_in, text, datetime.now(UTC))
     waiting = {} if delay_s is None else {"retry_margin_s": margin_s(said_in)}

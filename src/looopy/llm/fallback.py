@@ -107,6 +107,17 @@ class FallbackProvider:
         known = [abilities_of(p).knows_cost for p in self.providers]
         return False if False in known else None if None in known else True
 
+    def cost_of(self, usage: Usage, model: str = "") -> Usage:  # noqa: ARG002 - its own
+        """*usage* at the price of the dearest; without a cost if one of them has no price."""
+        priced = []
+        for provider in self.providers:
+            price = abilities_of(provider).cost_of
+            cost = None if price is None else price(usage, "").cost
+            if cost is None:
+                return usage
+            priced.append(cost)
+        return replace(usage, cost=max(priced, key=lambda cost: cost.total))
+
     async def prepare(self) -> None:
         """Make all of them ready."""
         for provider in self.providers:

@@ -12,6 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from looopy.errors import ConfigurationError
 from looopy.types.constructors import quick
+from looopy.types.message import Usage
 from looopy.types.request import LLMRequest, StreamEvent, StreamOptions
 
 
@@ -31,6 +32,9 @@ class Abilities:
             `structured_output` is true.
         knows_cost: The price of a call is known; `None`: the provider does not say. With `False`,
             an agent that has a budget of money does not start.
+        cost_of: Returns a `Usage` of a call to a model with its cost, or unchanged if the price is
+            unknown. The model's name `""` means the default model. A budget of money for a day or
+            month needs it, to reserve the most that a call may cost.
         asks_for_keys: The provider calls several others. It gets `StreamOptions.key_of` rather than
             a key.
         count_tokens: Counts the tokens of each of several texts, as the model's own tokenizer does.
@@ -48,6 +52,7 @@ class Abilities:
     structured_output: bool = False
     enforces: Callable[[Mapping[str, Any]], bool] | None = None
     knows_cost: bool | None = None
+    cost_of: Callable[[Usage, str], Usage] | None = None
     asks_for_keys: bool = False
     count_tokens: Callable[[Sequence[str]], Awaitable[Sequence[int]]] | None = None
     prepare: Callable[[], Awaitable[object]] | None = None
@@ -69,10 +74,11 @@ class LLMProvider(Protocol):
         - The SDK's own retries are off: the loop retries, visibly.
 
     A provider may declare more by optional attributes: `name`, `model`, `window_tokens`,
-    `structured_output`, `enforces()`, `knows_cost`, `asks_for_keys`, `count_tokens()`, `prepare()`
-    and `aclose()`. `Abilities` describes each. `abilities_of` reads them when an agent starts and
-    when a turn begins. A value of a wrong type and a name close to one of these (`window_token`)
-    raise a `ConfigurationError`; other attributes are the provider's own.
+    `structured_output`, `enforces()`, `knows_cost`, `cost_of()`, `asks_for_keys`,
+    `count_tokens()`, `prepare()` and `aclose()`. `Abilities` describes each. `abilities_of` reads
+    them when an agent starts and when a turn begins. A value of a wrong type and a name close to
+    one of these (`window_token`) raise a `ConfigurationError`; other attributes are the provider's
+    own.
     """
 
     def stream(self, request: LLMRequest, options: StreamOptions) -> AsyncIterator[StreamEvent]:
@@ -137,6 +143,7 @@ _ABILITIES: dict[str, tuple[Any, str]] = {  # the type of each, and the words fo
     "structured_output": (bool, _FLAG),
     "enforces": (Callable, "a method"),
     "knows_cost": (bool, "True, False or None"),
+    "cost_of": (Callable, "a method"),
     "asks_for_keys": (bool, _FLAG),
     "count_tokens": (Callable, _METHOD),
     "prepare": (Callable, _METHOD),

@@ -40,6 +40,7 @@ from looopy.llm.failures import failure_of, redact
 from looopy.llm.logprobs import wanted, warn_of_missing
 from looopy.llm.prices import Prices, ready
 from looopy.llm.sse import SSEDecoder
+from looopy.types.message import Usage
 from looopy.types.request import LLMRequest, StreamEvent, StreamOptions
 
 ApiKey: TypeAlias = str | Callable[[], str | Awaitable[str]]
@@ -239,6 +240,10 @@ class SDKProvider:
         """Send the request; the SDK's response, which *stack* closes."""
         raise NotImplementedError
 
+    def cost_of(self, usage: Usage, model: str = "") -> Usage:
+        """*usage* of a call to *model* with its cost, if that is known."""
+        return self._prices(model or self.model)(usage)
+
     def _prices(self, model: str) -> Prices:
         return Prices(model, self._price_as, self._url)
 
@@ -414,10 +419,14 @@ class SDKProvider:
             return InvalidLLMResponse(text, retryable=True, **facts)
         if isinstance(error, sdk.APITimeoutError):
             return LLMUnavailable(
-                f"{self._where} took no connection within {call.connect_s:g} s", **facts
+                f"{self._where} took no connection within {call.connect_s:g} s",
+                unbilled=True,
+                **facts,
             )
         reason = redact(_innermost(error), (call.key,))
         if isinstance(error, sdk.APIConnectionError):
+            # Any other failure may have come after the request.
+            facts["unbilled"] = "Connect" in type(error.__cause__).__name__
             return LLMUnavailable(f"{self._where} cannot be reached: {reason}", **facts)
         if type(error).__module__.partition(".")[0] in _TRANSPORTS or isinstance(error, OSError):
             return LLMUnavailable(f"{self._where} broke the answer off: {reason}", **facts)

@@ -24,6 +24,7 @@ from looopy.types.message import Message, StopReason, ToolCall, UserMessage
 from looopy.types.state import HeldCall, PendingKind, PendingRequest
 
 if TYPE_CHECKING:
+    from looopy.loop.metered import Meter
     from looopy.telemetry.watch import TurnWatch
 
 
@@ -41,6 +42,7 @@ class Given:
         output_type: The type of the answer; `None`: any.
         auto_compact: True if the turn summarises a history that the model would not see whole.
         spent: The usage of the context's turns before this one.
+        meter: Counts model calls of tools in accounts that limit them; `None`: there are none.
         watch: Makes the turn's spans and metrics; `None`: they are not wanted.
     """
 
@@ -55,6 +57,7 @@ class Given:
     output_type: OutputType | None = None
     auto_compact: bool = False
     spent: Spent = field(default_factory=Spent)
+    meter: "Meter | None" = None
     watch: "TurnWatch | None" = None
 
 

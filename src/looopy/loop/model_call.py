@@ -16,6 +16,7 @@ from datetime import datetime
 from looopy._failpoints import reach
 from looopy.auth.secret_forms import names_a_secret
 from looopy.errors import (
+    BudgetExceeded,
     ContextOverflow,
     HistoryRejected,
     InvalidLLMResponse,
@@ -241,14 +242,20 @@ async def _listen(
             raise
         attempt.final = StreamEvent("error", message=said, error=late)
     except Exception as exc:  # noqa: BLE001 - a provider that breaks its contract and raises
-        what = "the provider raised instead of ending its stream with an error"
-        turn.log_failure(what, exc, attempt=attempt.number)
-        error = InvalidLLMResponse(f"the provider failed: {exc}")
-        attempt.final = StreamEvent("error", error=error)
+        attempt.final = _raised(turn, exc, attempt)
     finally:
         patience.close()
         await _close(turn, stream)
         attempt.held.clear()
+
+
+def _raised(turn: Turn, exc: Exception, attempt: _Attempt) -> StreamEvent:
+    """The last event of a call whose provider raised; raises *exc* if no call was made."""
+    if isinstance(exc, (BudgetExceeded, StoreError)):
+        raise exc
+    what = "the provider raised instead of ending its stream with an error"
+    turn.log_failure(what, exc, attempt=attempt.number)
+    return StreamEvent("error", error=InvalidLLMResponse(f"the provider failed: {exc}"))
 
 
 def _final(turn: Turn, event: StreamEvent) -> StreamEvent:
@@ -474,7 +481,7 @@ async def _relieved(turn: Turn, attempt: _Attempt, error: ContextOverflow) -> bo
     try:
         with turn.scope:
             helped = await relief(turn, error)
-    except (TurnInterrupted, StoreError):
+    except (TurnInterrupted, BudgetExceeded, StoreError):
         raise
     except Exception as exc:  # noqa: BLE001 - the turn ends with the first error
         turn.log_failure("no room could be made in the model's window", exc)

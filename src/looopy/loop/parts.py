@@ -37,7 +37,15 @@ from looopy.types.event import (
     UsageReport,
     utc_now,
 )
-from looopy.types.message import AssistantMessage, Message, ToolCall, ToolResultMessage, now_ms
+from looopy.types.message import (
+    AssistantMessage,
+    Message,
+    StopReason,
+    ToolCall,
+    ToolResultMessage,
+    Usage,
+    now_ms,
+)
 from looopy.types.state import Outcome, outcome_of
 
 _logger = logging.getLogger("looopy")
@@ -88,14 +96,16 @@ class Turn:
         results = tuple(progress.results)
         out.emit(IterationEnd, message=assistant, tool_results=results, usage=usage)
 
-    def give_up(self, verdict: Verdict) -> None:
-        """End the turn, or warn, as a guard's *verdict* says."""
+    def give_up(self, verdict: Verdict, error: LimitExceeded | None = None) -> None:
+        """End the turn, or warn, as a guard's *verdict* says; *error*: the one of a failed turn."""
         reason, text = verdict.reason, verdict.text
         self.out.warn(reason.value, text)
-        if verdict.ends:
+        if reason is StopReason.BUDGET and self.given.config.on_budget == "ask":
+            self.progress.end(StopReason.INPUT_REQUIRED)
+        elif verdict.ends:
             failed = outcome_of(reason) is Outcome.FAILED
-            error = LimitExceeded(text, limit=reason.value) if failed else None
-            self.progress.end(reason, error)
+            error = error or LimitExceeded(text, limit=reason.value)
+            self.progress.end(reason, error if failed else None)
 
     # --- messages ------------------------------------------------------------------------------
 
@@ -192,6 +202,12 @@ class Turn:
     def excuse(self, call: ToolCall, text: str, **facts: Any) -> None:
         """Answer a call that has no result with *text*; *facts* as for `answer`."""
         self.answer(call, synthetic_result(call, text, timestamp=now_ms()), **facts)
+
+    def charge(self, usage: Usage) -> None:
+        """Count model calls of a tool's own; `ValueRefused` for any other value."""
+        self.progress.guards.charge(usage)
+        if self.given.meter is not None:
+            self.given.meter.charge(usage)
 
     def leave_open(self, asked: Asked) -> None:
         """Keep a call for a later turn, which has the answers."""

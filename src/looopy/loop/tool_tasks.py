@@ -243,7 +243,7 @@ class Crew:
             artifacts=given.artifacts,
             report=report,
             show=show,
-            charge=turn.progress.guards.charge,
+            charge=turn.charge,
             stores=given.stores,
             epoch=given.epoch,
             cancel=given.cancel,

@@ -18,12 +18,12 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator
 
-from looopy.errors import LimitExceeded, LooopyError, StoreError, foreign
+from looopy.errors import BudgetExceeded, LimitExceeded, LooopyError, StoreError, foreign
 from looopy.llm.provider import abilities_of
 from looopy.llm.render import OUTCOME_UNKNOWN
 from looopy.loop.compaction import relieve
 from looopy.loop.given import Given, TurnPlan
-from looopy.loop.guards import Guards
+from looopy.loop.guards import Guards, Verdict
 from looopy.loop.incoming import AskedQueues
 from looopy.loop.interrupt import CancelScope, TurnInterrupted
 from looopy.loop.iteration import run_iteration
@@ -101,6 +101,8 @@ async def run_turn(
                     await _hear(turn)
             except TurnInterrupted as exc:
                 _stop_early(turn, exc.reason)
+            except BudgetExceeded as exc:
+                turn.give_up(Verdict(StopReason.BUDGET, exc.message), exc)
             except GeneratorExit:
                 raise
             except BaseException as exc:  # noqa: BLE001 - none leaves a turn open

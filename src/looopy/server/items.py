@@ -22,6 +22,8 @@ def status_of(record: ContextRecord) -> tuple[AgentStatus, int | None]:
         return (AgentStatus.READY, turn.turn) if seems_left(record) else (AgentStatus.BUSY, None)
     if record.state.pending:
         return AgentStatus.WAITING, None
+    if record.state.waits_for is not None:
+        return AgentStatus.WAITING, record.state.resumable
     if record.state.error is not None:
         return AgentStatus.FAILED, None
     return AgentStatus.READY, record.state.resumable
@@ -37,6 +39,7 @@ def context_to_json(record: ContextRecord) -> dict[str, Any]:
         "interrupted_turn": interrupted,
         "pending": [{**pending_to_json(r), "args": dict(r.args)} for r in record.state.pending],
         "error": None if record.state.error is None else record.state.error[1],
+        "waits_for": record.state.waits_for,
         "created_at": record.created_at.isoformat(),
         "last_activity": record.last_activity.isoformat(),
         "usage": usage_to_json(record.state.usage),

@@ -118,6 +118,7 @@ def _schemas(limits: Limits) -> Json:
                 "interrupted_turn": _maybe(_NUMBER),
                 "pending": {"type": "array", "items": _ref("PendingRequest")},
                 "error": _maybe(_TEXT),
+                "waits_for": _maybe(_TEXT),
                 "created_at": _TIME,
                 "last_activity": _TIME,
                 "usage": _ref("Usage"),

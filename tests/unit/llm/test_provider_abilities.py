@@ -36,6 +36,7 @@ ALL = {
     "structured_output": True,
     "enforces": staticmethod(_any),
     "knows_cost": False,
+    "cost_of": staticmethod(_any),
     "asks_for_keys": True,
     "count_tokens": staticmethod(_nothing),
     "prepare": staticmethod(_nothing),
@@ -52,7 +53,7 @@ def test_a_provider_without_abilities_has_the_defaults():
 def test_every_ability_is_read():
     """From a class, an instance or a property; none of them is left out."""
     methods = dict.fromkeys(("count_tokens", "prepare", "aclose"), _nothing)
-    methods["enforces"] = _any
+    methods["enforces"] = methods["cost_of"] = _any
     expected = Abilities(**{**ALL, **methods})
     assert abilities_of(_with(**ALL)) == expected
     assert set(ALL) == {field.name for field in dataclasses.fields(Abilities)}

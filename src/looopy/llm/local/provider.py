@@ -111,6 +111,10 @@ class LocalProvider:
         self._let_go: weakref.finalize[..., LocalProvider] | None = None
         self._known_caller: tuple[Child, OpenAIProvider] | None = None
 
+    def cost_of(self, usage: Usage, model: str = "") -> Usage:  # noqa: ARG002 - there is one
+        """*usage*, which is free."""
+        return _free(usage)
+
     async def prepare(self) -> None:
         """
         Make the model ready to answer: fetch its weights if they are missing, start the child, and

@@ -1,0 +1,227 @@
+"""
+The accounts of one turn: what its owner and its tenant may spend in a day or month.
+
+`Ledger` is the `Meter` of the turn's provider. It reserves in the store, and waits if there would
+be room but for calls that run now. An agent that works as a tool also pays into the accounts of the
+turn that it works for, whatever its own budget says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import replace
+from weakref import WeakValueDictionary
+
+from looopy.errors import BudgetExceeded, StoreError
+from looopy.llm.provider import LLMProvider
+from looopy.loop.metered import MeteredProvider
+from looopy.stores.bundle import Stores
+from looopy.stores.shield import settle
+from looopy.stores.spending import (
+    NOTHING,
+    Allowance,
+    Amount,
+    Place,
+    allowances_of,
+    amount_of,
+    digest_of,
+    new_reservation,
+)
+from looopy.types.config import LoopConfig
+from looopy.types.message import NO_USAGE, Usage
+
+_logger = logging.getLogger("looopy")
+_SHORTEST_PAUSE_S = 0.05
+_LONGEST_PAUSE_S = 1.0
+_chance = random.Random()  # noqa: S311 - spreads looks, keeps no secret
+_outer: ContextVar[Ledger | None] = ContextVar("looopy_ledger", default=None)
+_lines: WeakValueDictionary[tuple[object, ...], asyncio.Lock] = WeakValueDictionary()
+
+
+class Ledger:
+    """
+    Reserves in the accounts of a turn, and settles; see `Meter`.
+
+    Args:
+        allowances: May be none, where the turn works for one that has some.
+        patience_s: How long to wait for room while other calls run.
+        outer: The accounts of the turn that this one works for.
+
+    Attributes:
+        allowances: The accounts, those of outer turns in the same stores included.
+        beyond: The outer turn's accounts in other stores.
+    """
+
+    def __init__(
+        self,
+        stores: Stores,
+        allowances: Sequence[Allowance],
+        place: Place,
+        *,
+        patience_s: float,
+        outer: Ledger | None = None,
+    ) -> None:
+        self._stores = stores
+        self._place = place
+        self._patience_s = patience_s
+        self._outer = outer
+        self.beyond = outer
+        self.allowances = list(allowances)
+        if outer is not None and outer.is_in(stores):
+            self.beyond = outer.beyond
+            self.allowances = _tightest([*allowances, *outer.allowances])
+        self._most: dict[str, tuple[Amount, str | None]] = {}
+        self._charged = NO_USAGE  # by tools
+        self._inside = NO_USAGE
+        self._added = NOTHING
+
+    @property
+    def limits_money(self) -> bool:
+        """True if an account has a limit in dollars."""
+        beyond = self.beyond is not None and self.beyond.limits_money
+        return beyond or any(one.nanos is not None for one in self.allowances)
+
+    def is_in(self, stores: Stores) -> bool:
+        """True if the accounts are those of *stores*."""
+        here, there = (getattr(one.state, "backend", one.state) for one in (self._stores, stores))
+        return here is there and self._stores.tenant == stores.tenant
+
+    async def reserve(self, most: Usage) -> str:
+        """See `Meter.reserve`."""
+        beyond = None if self.beyond is None else await self.beyond.reserve(most)
+        name, amount, owed = new_reservation(), amount_of(most), self._owed()
+        try:
+            if self.allowances:
+                await self._reserve(name, amount, owed)
+        except BaseException as error:
+            if self.beyond is not None and beyond is not None:
+                await self.beyond.settle(beyond, NO_USAGE)
+            if not isinstance(error, BudgetExceeded):  # it may have been stored
+                with suppress(StoreError):
+                    await settle(self._stores.spending.settle(name, NOTHING))
+            raise
+        self._added = self._added.plus(owed)
+        self._most[name] = amount, beyond
+        return name
+
+    async def _reserve(self, name: str, most: Amount, owed: Amount) -> None:
+        spending, loop = self._stores.spending, asyncio.get_running_loop()
+        until, pause_s = loop.time() + self._patience_s, _SHORTEST_PAUSE_S
+
+        async def tried(*, lastly: bool) -> bool:
+            try:
+                await settle(
+                    spending.reserve(name, most, self.allowances, place=self._place, owed=owed)
+                )
+            except BudgetExceeded as error:
+                if lastly or not error.waits:
+                    raise
+                return False
+            return True
+
+        if await tried(lastly=self._patience_s <= 0):
+            return
+        accounts = (one.account for one in self.allowances)
+        # One turn of this process asks again, for all that wait behind it for the same accounts:
+        # otherwise the store would be busy with their questions.
+        line = _lines.setdefault((id(loop), id(spending), *accounts), asyncio.Lock())
+        async with line:
+            while not await tried(lastly=loop.time() >= until):
+                await asyncio.sleep(pause_s * _chance.uniform(0.5, 1.0))
+                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    async def settle(self, reservation: str, used: Usage | None) -> None:
+        """See `Meter.settle`; a call that the store cannot settle now counts at its most."""
+        most, beyond = self._most.pop(reservation)
+        if self._outer is not None and used is not None:
+            self._outer.paid_inside(used)
+        if self.beyond is not None and beyond is not None:
+            await self.beyond.settle(beyond, used)
+        if not self.allowances:
+            return
+        amount = most if used is None else amount_of(used)
+        try:
+            await settle(self._stores.spending.settle(reservation, amount))
+        except StoreError as error:
+            _logger.warning("a model call was not settled and counts at its most: %s", error)
+
+    def paid_inside(self, used: Usage) -> None:
+        """Note the use of an agent that works for this turn, which is reserved and charged."""
+        self._inside += used
+
+    def charge(self, usage: Usage) -> None:
+        """See `Meter.charge`: it is added with the next reservation, or when the turn ends."""
+        self._charged += usage
+
+    def _owed(self) -> Amount:
+        """The use of tools that no account has yet."""
+        known = amount_of(self._inside).plus(self._added)
+        owed = amount_of(self._charged).minus(known)
+        return Amount(max(owed.tokens, 0), max(owed.nanos, 0))
+
+    async def close(self) -> None:
+        """Add what is left to add, at the end of the turn."""
+        if not self.allowances or (owed := self._owed()) == NOTHING:
+            return
+        self._added = self._added.plus(owed)
+        try:
+            await settle(self._stores.spending.add(owed, self.allowances))
+        except StoreError as error:
+            _logger.warning("what tools have used was not added to a budget: %s", error)
+
+
+def ledger_of(
+    stores: Stores, config: LoopConfig, *, context_id: str, turn: int, owner: str | None
+) -> Ledger | None:
+    """
+    The accounts of a turn; `None` if its budget has none, and it works for no turn that has any.
+
+    Args:
+        owner: The owner of the context.
+
+    Raises:
+        ConfigurationError: The stores keep no accounts.
+    """
+    allowances = allowances_of(config.budget, owner) if config.budget.has_windows else []
+    outer = _outer.get()
+    if not allowances and outer is None:
+        return None
+    place = Place(digest_of(context_id), turn)
+    return Ledger(stores, allowances, place, patience_s=config.busy_timeout_s, outer=outer)
+
+
+def metered(provider: LLMProvider, ledger: Ledger | None, config: LoopConfig) -> LLMProvider:
+    """*provider*, with its calls paid for from the accounts of *ledger*, if there are any."""
+    if ledger is None:
+        return provider
+    needs_price = ledger.limits_money and config.budget.unknown_cost == "refuse"
+    return MeteredProvider(provider, ledger, needs_price=needs_price)
+
+
+@contextmanager
+def paying(ledger: Ledger | None) -> Iterator[None]:
+    """Have turns that begin within, as those of agents that are tools, pay from *ledger* too."""
+    token = _outer.set(ledger)
+    try:
+        yield
+    finally:
+        _outer.reset(token)
+
+
+def _tightest(allowances: Sequence[Allowance]) -> list[Allowance]:
+    """One allowance for each account and period, with the smallest of its limits."""
+    found: dict[tuple[str, str], Allowance] = {}
+    for one in allowances:
+        other = found.setdefault((one.account, one.period), one)
+        limits = {
+            name: min(values)
+            for name in ("tokens", "nanos")
+            if (values := [v for a in (one, other) if (v := getattr(a, name)) is not None])
+        }
+        found[one.account, one.period] = replace(one, **limits)
+    return list(found.values())
