@@ -15,7 +15,7 @@ import asyncio
 import gc
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import accumulate, takewhile
 from typing import Any, NamedTuple, TypeAlias, TypeVar
@@ -25,7 +25,7 @@ from looopy.stores.rows import events as rows
 from looopy.stores.rows.reading import decode_records, read_message
 from looopy.stores.shield import answer
 from looopy.types.event import AgentEvent, MessageEnd
-from looopy.types.message import Message
+from looopy.types.message import AssistantMessage, Message, ToolCall
 from looopy.types.storable import check_after, check_limit, check_number
 
 T = TypeVar("T")
@@ -291,13 +291,14 @@ class _Decoder:
         self._row_at = page.message_at
         self._brief = page.brief
         self._messages: dict[int, Message] = {}
+        self._calls: dict[int, dict[str, ToolCall]] = {}  # by position of their message
 
     def decode(self, entry: LogEntry) -> list[AgentEvent]:
         _, kind, row = entry
         if kind == "message":
             return self._message(row)
         if kind == "event":
-            return [rows.decode_event(self._context_id, row, self._message_at(row[5]))]
+            return [rows.decode_event(self._context_id, row, self._calls_at(row[5]))]
         if kind == "start":
             record, position = row
             user = self._message_at(position)
@@ -317,6 +318,16 @@ class _Decoder:
         iteration = max((row[2] for row in found), default=0)
         messages = [m for row in found if (m := self._message_at(row[0])) is not None]
         return rows.decode_turn_end(self._context_id, record, iteration, messages)
+
+    def _calls_at(self, position: int | None) -> Mapping[str, ToolCall]:
+        """The calls of a message by id, of equal ids the first: a message may have thousands."""
+        if position is None:
+            return {}
+        if (found := self._calls.get(position)) is None:
+            message = self._message_at(position)
+            calls = message.tool_calls if isinstance(message, AssistantMessage) else []
+            found = self._calls[position] = {call.id: call for call in reversed(calls)}
+        return found
 
     def _message_at(self, position: int | None) -> Message | None:
         if position is None:

@@ -26,7 +26,8 @@ from looopy.testing.contracts.turns import (
     starts,
     user,
 )
-from looopy.types.message import ToolCall
+from looopy.types.event import ToolExecutionStart
+from looopy.types.message import AssistantMessage, ToolCall
 
 
 async def test_what_is_much_is_decoded_in_another_thread_part_by_part():
@@ -193,6 +194,26 @@ async def test_a_page_of_events_costs_the_same_statements_whatever_it_holds(tmp_
         assert len(asked) <= 9, asked
     await a_turn(stores)
     await driver.close()
+
+
+async def test_the_calls_of_a_message_are_looked_through_once_for_all_of_them(monkeypatch):
+    """A message may ask for thousands, and each has an event that names the call."""
+    calls = [ToolCall(f"call-{n % 90}", "add", {"a": n}) for n in range(100)]
+    looked = 0
+
+    def tool_calls(message):
+        nonlocal looked
+        looked += 1
+        return [block for block in message.content if isinstance(block, ToolCall)]
+
+    async with open_stores("memory:") as stores:
+        claimed = await begin(stores)
+        await commit(stores, claimed, [said(answer("", *calls)), *map(starts, calls)])
+        monkeypatch.setattr(AssistantMessage, "tool_calls", property(tool_calls))
+        found = await stores.journal.events(CONTEXT)
+    begun = [e for e in found if isinstance(e, ToolExecutionStart)]
+    assert [e.args["a"] for e in begun] == [n % 90 for n in range(100)]  # of equal ids the first
+    assert looked == 1
 
 
 async def test_a_log_of_many_pages_is_one_reading(tmp_path, monkeypatch):

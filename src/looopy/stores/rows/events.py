@@ -326,13 +326,15 @@ def decode_turn_end(
     )
 
 
-def decode_event(context_id: str, row: Sequence[Any], announced_by: Message | None) -> AgentEvent:
+def decode_event(
+    context_id: str, row: Sequence[Any], announced: Mapping[str, ToolCall]
+) -> AgentEvent:
     """
     The event of a row of the event log; for a damaged row, a `warning` with its `seq`.
 
     Args:
         row: Seq, turn, iteration, type, created_us, position and body.
-        announced_by: For `tool_execution_start`, the assistant message that holds the call.
+        announced: For `tool_execution_start`, the calls of the assistant's message, by id.
     """
     seq, turn, iteration, kind, created_us, _, body = row
     common: dict[str, Any] = {
@@ -343,7 +345,7 @@ def decode_event(context_id: str, row: Sequence[Any], announced_by: Message | No
         "seq": seq,
     }
     try:
-        return _DECODERS[kind](json.loads(body), common, announced_by)
+        return _DECODERS[kind](json.loads(body), common, announced)
     except Exception as error:  # noqa: BLE001 - one bad row never stops a read
         why = f"{error.__class__.__name__}: {error}"
         text = f"the stored event {seq} of the type {kind!r} cannot be read: {why}"
@@ -360,7 +362,7 @@ def is_stored(kind: str) -> bool:
 def check_body(kind: str, body: Mapping[str, Any]) -> None:
     """Raise `ValueRefused` for JSON that `event_body` would not write for an event of *kind*."""
     try:
-        found = event_body(_DECODERS[kind](body, {"context_id": ""}, None))
+        found = event_body(_DECODERS[kind](body, {"context_id": ""}, {}))
     except Exception as error:
         raise ValueRefused(f"no {kind}: {type(error).__name__}: {error}", path="") from error
     if found != body:
@@ -368,11 +370,10 @@ def check_body(kind: str, body: Mapping[str, Any]) -> None:
 
 
 def _decode_tool_start(
-    data: Mapping[str, Any], common: dict[str, Any], announced_by: Message | None
+    data: Mapping[str, Any], common: dict[str, Any], announced: Mapping[str, ToolCall]
 ) -> ToolExecutionStart:
     call_id = data["tool_call_id"]
-    calls = announced_by.tool_calls if isinstance(announced_by, AssistantMessage) else []
-    call = next((c for c in calls if c.id == call_id), ToolCall(call_id))
+    call = announced.get(call_id) or ToolCall(call_id)
     return ToolExecutionStart(
         **common,
         tool_call_id=call_id,
@@ -391,7 +392,9 @@ def _decode_decided(data: Mapping[str, Any], common: dict[str, Any]) -> Approval
     return ApprovalDecided(**common, **data)
 
 
-_DECODERS: dict[str, Callable[[Mapping[str, Any], dict[str, Any], Message | None], AgentEvent]] = {
+_DECODERS: dict[
+    str, Callable[[Mapping[str, Any], dict[str, Any], Mapping[str, ToolCall]], AgentEvent]
+] = {
     "tool_execution_start": _decode_tool_start,
     "artifact_update": lambda data, common, _: ArtifactUpdate(
         **common, **{**data, "kind": ArtifactKind(data["kind"])}
