@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import cache
@@ -21,6 +22,7 @@ from looopy.types.message import Cost, Usage
 
 MOST_DOLLARS = 0.1
 """For one token: more than that is an error of the list. The dearest models take a hundredth."""
+MOST_WINDOW = 2**40
 _ROUNDING = 1e-9
 _TRIAL = Usage(input=1000, output=1000)
 _logger = logging.getLogger("looopy")
@@ -51,11 +53,12 @@ class Prices:
         if calc is None:
             return usage
         try:
-            return replace(usage, cost=_sane(_cost(usage, _Priced(calc, usage, self)), usage))
+            cost = _cost(usage, _Priced(calc, usage, self))
+            return replace(usage, cost=self._sane(cost, usage))
         except LookupError:  # unknown model or place
             return usage
         except Exception:
-            _logger.exception("the cost of a call of %s could not be told", self.model)
+            _logger.exception("the cost of a call of %s could not be told", self._place)
             return usage
 
     def known(self) -> bool:
@@ -64,11 +67,11 @@ class Prices:
         if calc is None:
             return False
         try:
-            _sane(_cost(_TRIAL, _Priced(calc, _TRIAL, self)), _TRIAL)
+            self._sane(_cost(_TRIAL, _Priced(calc, _TRIAL, self)), _TRIAL)
         except LookupError:
             return False
         except Exception:
-            _logger.exception("the price of %s cannot be used", self.model)
+            _logger.exception("the price of %s cannot be used", self._place)
             return False
         return True
 
@@ -80,10 +83,30 @@ class Prices:
         if calc is None:
             return None
         try:
-            found = _Priced(calc, Usage(input=1), self).ask(read=0, written=0).model
+            found = _Priced(calc, Usage(input=1), self).ask(read=0, written=0).model.context_window
         except LookupError:
             return None
-        return getattr(found, "context_window", None) or None
+        except Exception:
+            _logger.exception("the window of %s cannot be used", self._place)
+            return None
+        if found is None or (type(found) is int and 0 < found <= MOST_WINDOW):
+            return found
+        _logger.warning("a price list says that %s has a window of %r", self._place, found)
+        return None
+
+    @property
+    def _place(self) -> str:
+        return f"{self.model} at {self.provider or self.url}"
+
+    def _sane(self, cost: Cost, usage: Usage) -> Cost:
+        """*cost*, or `LookupError` if no vendor can mean it: then the price counts as unknown."""
+        parts = (cost.input, cost.output, cost.cache_read, cost.cache_write, cost.total)
+        tokens = usage.input + usage.cache_read + usage.cache_write + usage.output
+        if all(-_ROUNDING <= one <= tokens * MOST_DOLLARS for one in parts):  # false for NaN
+            return cost
+        said = "a price list says %s dollars for %s tokens of %s: not counted"
+        _logger.warning(said, cost.total, tokens, self._place)
+        raise LookupError
 
 
 async def ready() -> None:
@@ -156,25 +179,20 @@ def _cost(usage: Usage, priced: _Priced) -> Cost:
     )
 
 
-def _sane(cost: Cost, usage: Usage) -> Cost:
-    """*cost*, or `LookupError` if no vendor can mean it: then the price counts as unknown."""
-    parts = (cost.input, cost.output, cost.cache_read, cost.cache_write, cost.total)
-    tokens = usage.input + usage.cache_read + usage.cache_write + usage.output
-    if all(-_ROUNDING <= one <= tokens * MOST_DOLLARS for one in parts):  # false for NaN
-        return cost
-    _logger.warning("a price list says %s dollars for %s tokens: not counted", cost.total, tokens)
-    raise LookupError
-
-
 @cache
 def _calculator() -> Callable[..., Any] | None:
-    """The price calculator, with its data loaded; `None` if the package is not installed."""
+    """The price calculator, with its data loaded; `None` if there is none that works."""
     if find_spec("genai_prices") is None:
         return None
-    from genai_prices import Usage as GenAIUsage
-    from genai_prices import calc_price
+    try:
+        from genai_prices import Usage as GenAIUsage
+        from genai_prices import calc_price
 
-    calc_price(GenAIUsage(input_tokens=1), "gpt-4o", provider_id="openai")  # which loads its data
+        with suppress(LookupError):  # a list without that model is a list
+            calc_price(GenAIUsage(input_tokens=1), "gpt-4o", provider_id="openai")  # loads its data
+    except Exception:
+        _logger.exception("the prices of genai-prices cannot be used: no price is known")
+        return None
     return calc_price
 
 

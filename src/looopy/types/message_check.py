@@ -58,6 +58,11 @@ _NO: Final = ("", "0", "false", "no", "off")
 _URL: Final = r"(?i)https?://[^\s\x00-\x1f]{1,8000}"
 
 
+_MOST_DOLLARS: Final = 1_000_000
+"""For one call: more than that is an error of whoever says it."""
+_ROUNDING: Final = 1e-9
+
+
 class _Nothing(Exception):
     """Nothing can be made of a value. Never leaves this module."""
 
@@ -456,7 +461,8 @@ def _is_plain_cost(cost: Cost) -> bool:
         cost.total,
     )
     if type(into) is type(out) is type(read) is type(wrote) is type(total) is float:
-        return cost.complete is True and math.isfinite(into + out + read + wrote + total)
+        least, all_of_it = min(into, out, read, wrote, total), into + out + read + wrote + total
+        return cost.complete is True and least >= 0 and all_of_it <= _MOST_DOLLARS  # false for NaN
     return False
 
 
@@ -563,12 +569,29 @@ def _changes(kind: type, value: object, path: str, lost: Lost) -> dict[str, Any]
         here = found
         if not shape.fits(found):
             here = _made(shape, found, _default(kind, name), f"{path}/{name}", lost)
-        if isinstance(here, (Usage, Cost)) and here is not NO_USAGE and here is not NO_COST:
-            inner = Usage if isinstance(here, Usage) else Cost
-            here = _mended(inner, here, f"{path}/{name}", lost)
+        if isinstance(here, Usage) and here is not NO_USAGE:
+            here = _mended(Usage, here, f"{path}/{name}", lost)
+        elif isinstance(here, Cost) and here is not NO_COST:
+            here = _known_cost(here, f"{path}/{name}", lost)
+        elif kind is Usage and name in TOKENS and here < 0:
+            lost.append(f"{path}/{name}")
+            here = 0
         if here is not found:
             changes[name] = here
     return changes
+
+
+def _known_cost(cost: Cost, path: str, lost: Lost) -> Cost | None:
+    """*cost*, or `None` if a part is no amount of dollars: a zero there would pass any budget."""
+    wrong: Lost = []
+    found = _mended(Cost, cost, path, wrong)
+    for name in DOLLARS:
+        if not -_ROUNDING <= getattr(found, name) <= _MOST_DOLLARS:
+            wrong.append(f"{path}/{name}")
+    if cast("Any", cost.total) is None:
+        wrong.append(f"{path}/total")
+    lost += wrong
+    return None if wrong else found
 
 
 def _made(shape: _Kind, value: Any, default: Any, path: str, lost: Lost) -> Any:

@@ -134,12 +134,15 @@ class Changing(ScriptedProvider):
     def __init__(self, *costs, replies=None):
         super().__init__(replies or [text("hi")], repeat=True)
         self.costs = list(costs)
+        self.tokens = 10
 
     async def stream(self, request, options=None):
         """As scripted, with a bill or without."""
         async for event in super().stream(request, options):
             if event.type == "done":
-                usage = Usage(input=4, output=6, total_tokens=10, cost=self.costs.pop(0))
+                usage = Usage(
+                    input=4, output=6, total_tokens=self.tokens, cost=self.costs.pop(0)
+                )
                 yield replace(event, message=replace(event.message, usage=usage))
             else:
                 yield event
@@ -159,6 +162,37 @@ async def test_a_call_without_a_known_price_is_the_last_of_its_turn(make_agent, 
     assert "unknown_cost" in result.error.message
     assert [e.code for e in events if e.type == "warning"] == ["cost_unknown", "budget"]
     assert len(provider.requests) == 2
+
+
+@pytest.mark.parametrize(
+    "absurd",
+    [
+        *({"total": one} for one in (float("nan"), float("inf"), -5.0, 1e308)),
+        *({"total": one} for one in (10**400, "much", None)),
+        {"total": 0.1, "cache_read": -1.0},
+    ],
+    ids=["nan", "infinite", "negative", "huge", "beyond", "text", "none", "a part"],
+)
+async def test_an_absurd_cost_is_unknown_and_passes_no_budget(make_agent, stores, absurd):
+    """A provider's nonsense is neither zero nor a refund; a warning names its place."""
+    provider = Changing(Cost(**absurd), replies=[tool_call("add", a=1, b=2)])
+    limits = LoopConfig(budget=Budget(context_cost_usd=5.0))
+    agent = await make_agent(provider, tools=[add], stores=stores, loop_config=limits)
+    stream = agent.execute_turn("go")
+    events, result = await collect(stream), await stream
+    assert (result.stop_reason, len(provider.requests)) == (StopReason.BUDGET, 1)
+    assert result.usage.cost is None
+    assert (await stores.state.load("ada")).state.usage.cost is None
+    place = "/usage/cost/cache_read" if "cache_read" in absurd else "/usage/cost/total"
+    assert any(place in e.text for e in events if e.type == "warning")
+
+
+async def test_tokens_below_zero_give_nothing_back(make_agent, stores):
+    """They count as none."""
+    provider = Changing(Cost(total=0.1), replies=[text("hi")])
+    provider.tokens = -1000
+    agent = await make_agent(provider, stores=stores)
+    assert (await agent.execute_turn("go")).usage.total_tokens == 0
 
 
 async def test_who_says_so_goes_on_without_a_known_price(make_agent, stores):

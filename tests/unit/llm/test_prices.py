@@ -194,3 +194,45 @@ def test_a_price_that_nobody_can_mean_is_unknown(monkeypatch, caplog, dollars):
     assert prices(Usage(input=10, output=10)).cost is None
     assert not prices.known()
     assert "a price list says" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("said", "window"),
+    [("0.5", "4k"), (None, -1), ({}, 0), ([], True), (b"1", 1e30), ("", float("nan")), ((), 2**70)],
+)
+def test_a_list_of_other_types_gives_no_price_and_no_window(monkeypatch, caplog, said, window):
+    """As after a release of the package with other types; the log names the model and its place."""
+
+    def calc(usage, *_, **__):
+        model = SimpleNamespace(context_window=window)
+        return SimpleNamespace(input_price=said, output_price=said, total_price=said, model=model)
+
+    monkeypatch.setattr(module, "_calculator", lambda: calc)
+    monkeypatch.setattr(module, "_is_loaded", lambda: True)
+    prices = Prices("gpt-5", "openai")
+    used = Usage(input=10, output=10)
+    assert prices(used) is used
+    assert not prices.known()
+    assert prices.window_tokens() is None
+    assert caplog.text.count("gpt-5 at openai") == 3
+
+
+@pytest.mark.parametrize("wrong", [ImportError("no Usage"), TypeError("new arguments"), KeyError()])
+async def test_a_package_that_does_not_load_is_no_reason_to_fail(monkeypatch, caplog, wrong):
+    """The provider becomes ready, with nothing known; the log says why."""
+    import genai_prices
+
+    def calc(*_, **__):
+        raise wrong
+
+    monkeypatch.setattr(genai_prices, "calc_price", calc)
+    module._calculator.cache_clear()
+    try:
+        await ready()
+        prices = Prices("gpt-5", "openai")
+        assert prices(USED) is USED
+        assert not prices.known()
+        assert prices.window_tokens() is None
+    finally:
+        module._calculator.cache_clear()
+    assert ("cannot be used" in caplog.text) is not isinstance(wrong, KeyError)
