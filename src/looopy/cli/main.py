@@ -648,7 +648,9 @@ def _prepare_logs(debug: bool) -> None:
     import logging
 
     if debug:
-        logging.basicConfig(level=logging.INFO)
+        from looopy.cli.terminal import log_lines
+
+        log_lines(logging.INFO, logging.BASIC_FORMAT)
     else:
         logging.getLogger().addHandler(logging.NullHandler())
 

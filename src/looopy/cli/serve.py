@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from looopy.cli.factories import load_factory, load_function
 from looopy.cli.paths import default_url, make_data_folder, shown_place
-from looopy.cli.terminal import Terminal
+from looopy.cli.terminal import Terminal, log_lines
 from looopy.errors import ConfigurationError, MissingExtra
 from looopy.stores.opening import open_stores
 from looopy.telemetry.exporters import start_exporters
@@ -110,7 +110,7 @@ async def serve(
         level = min(logging.getLogger().level, logging.WARNING)
         log_json_lines(level=level or logging.WARNING)
     elif logging.getLogger().level > logging.INFO:
-        logging.basicConfig(level=logging.WARNING, force=True, format="%(levelname)s %(message)s")
+        log_lines(logging.WARNING, "%(levelname)s %(message)s")
     close_exporters = start_exporters()
     notifications = _notifications(push)
     listening = _listen(host, port)

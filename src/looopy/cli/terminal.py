@@ -14,6 +14,7 @@ program works: one line that the next output replaces, only on a terminal.
 from __future__ import annotations
 
 import io
+import logging
 import os
 import select
 import signal
@@ -402,6 +403,21 @@ def _prefilled(text: str) -> Iterator[None]:
         yield
     finally:
         readline.set_startup_hook(None)
+
+
+class _Lines(logging.Formatter):
+    """Lines that no terminal obeys: a log quotes models, tools and other servers."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """*record* with its traceback."""
+        return safe_text(super().format(record))
+
+
+def log_lines(level: int, form: str) -> None:
+    """Write the log of this process to standard error, as *form* says, through the filter."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Lines(form))
+    logging.basicConfig(level=level, handlers=[handler], force=True)
 
 
 def prepare_streams() -> None:

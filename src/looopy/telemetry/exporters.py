@@ -8,20 +8,25 @@ defines, and leaves a provider alone that the application's module has set.
 
 from __future__ import annotations
 
+import io
 import os
 import threading
+import time
 from collections.abc import Callable
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
-from looopy.errors import MissingExtra
+from looopy.errors import ConfigurationError, MissingExtra
 from looopy.telemetry.process import process_name
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
+    from requests import Session
 
 _ENDPOINT: Final = "OTEL_EXPORTER_OTLP_ENDPOINT"
 _CLOSING_S: Final = 3.0  # how long the last spans may take; a collector may be away
+_MOST_ANSWER: Final = 64 * 1024  # bytes of a collector's answer, which OpenTelemetry reads whole
 
 
 def start_exporters() -> Callable[[], None]:
@@ -37,6 +42,7 @@ def start_exporters() -> Callable[[], None]:
 
     Raises:
         MissingExtra: An endpoint is set, and the extra `otel` is not installed.
+        ConfigurationError: An endpoint is no http or https URL.
     """
     traces = _endpoint("TRACES")
     pushes = _endpoint("METRICS")
@@ -57,9 +63,23 @@ def _endpoint(signal: str) -> bool:
     """True if *signal* is to be sent to a collector."""
     if os.environ.get(f"OTEL_{signal}_EXPORTER", "otlp").strip().lower() == "none":
         return False
-    return bool(
-        os.environ.get(_ENDPOINT) or os.environ.get(f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT")
-    )
+    for name in (f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT", _ENDPOINT):
+        if url := os.environ.get(name):
+            _check_url(name, url)
+            return True
+    return False
+
+
+def _check_url(name: str, url: str) -> None:
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable or any(c.isspace() for c in url):
+        raise ConfigurationError(
+            f"{name} is the URL of a collector, such as http://127.0.0.1:4318, not {url!r}"
+        )
 
 
 def _set_tracers() -> list[Callable[[], object]]:
@@ -70,8 +90,9 @@ def _set_tracers() -> list[Callable[[], object]]:
 
     if not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
         return []
-    provider = TracerProvider(resource=_resource())
-    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    provider = TracerProvider(resource=_resource(), shutdown_on_exit=False)
+    exporter = OTLPSpanExporter(session=_session("TRACES"))
+    provider.add_span_processor(BatchSpanProcessor(exporter))
     trace.set_tracer_provider(provider)
     return [provider.shutdown]
 
@@ -87,10 +108,29 @@ def _set_meters(*, pushes: bool) -> list[Callable[[], object]]:
         return []
     readers: list[MetricReader] = [PrometheusMetricReader()]
     if pushes:
-        readers.append(PeriodicExportingMetricReader(OTLPMetricExporter()))
-    provider = MeterProvider(readers, resource=_resource())
+        exporter = OTLPMetricExporter(session=_session("METRICS"))
+        readers.append(PeriodicExportingMetricReader(exporter))
+    provider = MeterProvider(readers, resource=_resource(), shutdown_on_exit=False)
     metrics.set_meter_provider(provider)
     return [provider.shutdown]
+
+
+def _session(signal: str) -> Session | None:
+    """Connections that read a collector's answer up to a limit; `None`: the environment's own."""
+    from requests import Session
+
+    own = "OTEL_PYTHON_EXPORTER_OTLP_HTTP_{}CREDENTIAL_PROVIDER"
+    if any(os.environ.get(own.format(one)) for one in ("", f"{signal}_")):
+        return None
+    session = Session()
+    session.hooks["response"] = [_cut]
+    return session
+
+
+def _cut(response: Any, **_: object) -> None:
+    raw = response.raw
+    response.raw = io.BytesIO(raw.read(_MOST_ANSWER, decode_content=True))
+    raw.close()
 
 
 def _resource() -> Resource:
@@ -110,5 +150,6 @@ def _close(shutdowns: list[Callable[[], object]]) -> None:
     threads = [threading.Thread(target=one, daemon=True) for one in shutdowns]
     for thread in threads:
         thread.start()
+    deadline = time.monotonic() + _CLOSING_S
     for thread in threads:
-        thread.join(_CLOSING_S)
+        thread.join(max(0.0, deadline - time.monotonic()))
