@@ -290,7 +290,6 @@ async def _runs_again_beside(page: Page, served: Served) -> None:
         ".row:not(.facts)", "all => all.map(row => row.classList[1]).join(' ')"
     )
     assert kinds == "same same differs differs differs same"
-    await page.sees(".contexts .id:has-text('-replay-')")
     await page.tab.set_viewport_size({"width": 375, "height": 780})
     await page.is_accessible()
     await page.tab.set_viewport_size({"width": 1440, "height": 900})

@@ -121,7 +121,7 @@ export class Composer {
     this.key ||= newKey(); // the same one again if the answer to the request was lost
     try {
       if (how === "send") await conversation.send(message, this.key);
-      else await conversation.tell(how, message);
+      else await conversation.tell(how, message, this.key);
       this.actions.problem(null);
       if (this.conversation !== conversation) return;
       attachments.clear();

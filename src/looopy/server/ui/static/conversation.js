@@ -374,11 +374,17 @@ export class Conversation extends EventTarget {
     await call("POST", at(this.id, "/turns"), {inputs});
   }
 
-  /** @param {"steer" | "follow-up"} how @param {string | {content: any[]}} message */
-  async tell(how, message) {
+  /**
+   * Send a message to the running turn.
+   *
+   * @param {"steer" | "follow-up"} how
+   * @param {string | {content: any[]}} message
+   * @param {string} key makes a repeated request to steer harmless
+   */
+  async tell(how, message, key) {
     const steers = how === "steer"; // this turn: a later one would not know what it is about
     const body = steers ? {message, expected_turn: this.record.turn_count} : {message};
-    await call("POST", at(this.id, `/${how}`), body);
+    await call("POST", at(this.id, `/${how}`), body, steers ? {"Idempotency-Key": key} : {});
     this.note(
       steers
         ? "Your message reaches the model before its next call."
