@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socketserver
 import threading
+import weakref
 
 import pytest
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -18,6 +20,7 @@ from opentelemetry.trace import StatusCode
 from looopy import Agent, AuthContext, LoopConfig, RetryPolicy, ToolContext, open_stores, tool
 from looopy.errors import AgentBusy, ConfigurationError, LLMUnavailable
 from looopy.telemetry import configure, names
+from looopy.telemetry.instruments import Instruments
 from looopy.testing import ScriptedProvider, failure, text, tool_call
 
 CANARY = "sk-canary-1d20c9e04b7f4c21aa"
@@ -256,6 +259,45 @@ async def test_telemetry_that_fails_costs_no_turn(kept, caplog):
         assert (await agent.execute_turn("hi")).text == "4"
         assert (await agent.execute_turn("hi")).text == "5"
     assert "telemetry is off" in caplog.text
+
+
+class Seen(SpanProcessor):
+    """Notes each span, without keeping it."""
+
+    def __init__(self):
+        self.spans = []
+
+    def on_start(self, span, parent_context=None):
+        """Note it."""
+        self.spans.append(weakref.ref(span))
+
+
+async def test_the_spans_of_a_turn_go_with_it(kept):
+    """They wait for no garbage collection, which costs more than the spans do."""
+    kept.tracers.add_span_processor(seen := Seen())
+    gc.disable()
+    try:
+        model = ScriptedProvider([tool_call("add", a=1, b=2), text("3"), text("4")])
+        async with Agent("a", llm_provider=model, tools=[add]) as agent:
+            await agent.execute_turn("hi")
+            first = [*seen.spans]
+            await agent.execute_turn("hi")
+        assert [span() for span in first] == [None] * 4
+    finally:
+        gc.enable()
+
+
+def test_measurements_wait_for_a_collection_but_not_in_any_number(kept):
+    """They are recorded together, and a collection lacks none of them."""
+    recorded = []
+    instruments = Instruments(kept.tracers, kept.meters)
+    for number in range(100):
+        instruments.later(lambda value, *_: recorded.append(value), number, {})
+        instruments.later(instruments.turn_s.record, number, {})
+    assert 64 < len(recorded) < 100
+    [turns] = kept.metrics()[names.TURN_DURATION]
+    assert (turns.count, turns.sum) == (100, sum(range(100)))
+    assert recorded == [*range(100)]
 
 
 class Watched(OTLPSpanExporter):

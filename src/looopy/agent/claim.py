@@ -276,14 +276,13 @@ class Claiming:
         )
         asked = {one.request_id for one in known.state.pending if one.kind is PendingKind.AUTH}
         request.secret.update(asked & request.inputs.keys())
-        output = self._output(known.state)
-        if output != plan.state.output:
-            plan = replace(plan, state=replace(plan.state, output=output))
+        state, output = plan.state, self._output(known.state)
+        if output != state.output:
+            state = replace(state, output=output)
         if self._watch is not None and self._watch.trace is not None:
             turn = 1 + (known.record.turn_count if known.record is not None else 0)
-            state = replace(plan.state, trace=f"{turn} {self._watch.trace}")
-            plan = replace(plan, state=state)
-        return plan
+            state = replace(state, trace=f"{turn} {self._watch.trace}")
+        return plan if state is plan.state else replace(plan, state=state)
 
     def _output(self, state: ContextState) -> Mapping[str, Any] | None:
         """The type of the answer: as requested now, or by the turn that this one continues."""

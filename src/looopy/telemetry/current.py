@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("looopy")
 _made: tuple[object, object, Instruments] | None = None
+_turn_watch: type[TurnWatch] | None = None  # an import of it in each turn takes 4 us
 _of_traces: Any = None  # OpenTelemetry's modules, once they are there
 _of_metrics: Any = None
 
@@ -32,17 +33,20 @@ def watch_turn(context_id: str, agent_name: str, redact: Redact) -> TurnWatch | 
     Args:
         redact: Removes the turn's secrets from a JSON value.
     """
+    global _turn_watch  # noqa: PLW0603 - loaded once
     instruments = _instruments()
     if instruments is None:
         return None
-    from looopy.telemetry.watch import TurnWatch
+    if _turn_watch is None:
+        from looopy.telemetry.watch import TurnWatch
 
+        _turn_watch = TurnWatch
     content = None
     if CHOSEN.shows_content:
         from looopy.telemetry.content import Content
 
         content = Content(redact, CHOSEN.redact)
-    return TurnWatch(instruments, context_id, agent_name, content)
+    return _turn_watch(instruments, context_id, agent_name, content)
 
 
 def note_recovery(context_id: str, turn: int, trace: str | None, started_at: datetime) -> None:

@@ -58,7 +58,10 @@ _NONE: Final[dict[str, Any]] = {}
 class _Watch:
     """Something that watches a turn, or a part of one."""
 
-    turn: TurnWatch
+    @property
+    def turn(self) -> TurnWatch:
+        """The watch of the turn."""
+        raise NotImplementedError
 
 
 W = TypeVar("W", bound=_Watch)
@@ -96,7 +99,6 @@ class TurnWatch(_Watch):
     def __init__(
         self, instruments: Instruments, context_id: str, agent_name: str, content: Content | None
     ) -> None:
-        self.turn = self
         self.context_id = context_id
         self.broken = False
         self.trace: str | None = None
@@ -104,14 +106,21 @@ class TurnWatch(_Watch):
         self._content = content
         self._name = agent_name
         self._agent = {names.AGENT_NAME: agent_name}
+        self._number: dict[str, int] = {}
         self._began = time.perf_counter()
         self._owns = self._waits = self._over = False
         self._model: dict[str, Any] = {}
+        self._of_model: dict[str, Any] = {}  # without the operation
         self._counted = NO_USAGE
         self._span: Span = INVALID_SPAN
         self._context = NO_CONTEXT
         self._chat: Span | None = None
         self._chat_began = 0.0
+
+    @property
+    def turn(self) -> TurnWatch:
+        """Itself: an attribute would be a cycle, and keep the spans until a full collection."""
+        return self
 
     @_quietly
     def begin(self) -> None:
@@ -148,11 +157,11 @@ class TurnWatch(_Watch):
         self._owns = True
         self._instruments.running[self._name] += 1
         waited = time.perf_counter() - self._began
-        self._instruments.lease_s.record(waited, self._agent, NO_CONTEXT)
-        self._span.set_attribute(names.TURN, turn)
+        self._instruments.later(self._instruments.lease_s.record, waited, self._agent)
+        self._number = {names.TURN: turn}
         if continues is None:
             return
-        self._span.set_attribute(names.CONTINUES, continues)
+        self._number[names.CONTINUES] = continues
         number, place = _read(before)
         if place is not None and number == continues:
             self._span.add_link(place, {names.LINK: "continues", names.TURN: continues})
@@ -162,7 +171,6 @@ class TurnWatch(_Watch):
     ) -> Callable[P, Coroutine[Any, Any, R]]:
         """*commit*, with its duration recorded."""
 
-        @wraps(commit)
         async def timed(*args: P.args, **kwargs: P.kwargs) -> R:
             began = time.perf_counter()
             try:
@@ -178,7 +186,8 @@ class TurnWatch(_Watch):
     @_quietly
     def _committed(self, began: float, error: str | None) -> None:
         attributes = _NONE if error is None else {names.ERROR_TYPE: error}
-        self._instruments.commit_s.record(time.perf_counter() - began, attributes, NO_CONTEXT)
+        took = time.perf_counter() - began
+        self._instruments.later(self._instruments.commit_s.record, took, attributes)
 
     # --- model calls ---------------------------------------------------------------------------
 
@@ -188,19 +197,17 @@ class TurnWatch(_Watch):
     ) -> None:
         """Note that a model is called, in the task of the turn."""
         model = request.model
-        self._model = {
-            names.OPERATION: names.CHAT,
-            names.PROVIDER_NAME: provider,
-            names.REQUEST_MODEL: model,
-        }
-        attributes: dict[str, Any] = {
-            **self._model,
-            names.CONVERSATION_ID: self.context_id,
-        }
+        self._of_model = {names.PROVIDER_NAME: provider, names.REQUEST_MODEL: model}
+        self._model = {names.OPERATION: names.CHAT, **self._of_model}
+        attributes: dict[str, Any] = {**self._model, names.CONVERSATION_ID: self.context_id}
         if attempt > 1:
             attributes[names.ATTEMPT] = attempt
-        chosen = (options.temperature, options.max_tokens, options.seed)
-        attributes |= {n: v for n, v in zip(_CHOSEN, chosen, strict=True) if v is not None}
+        if options.temperature is not None:
+            attributes[names.REQUEST_TEMPERATURE] = options.temperature
+        if options.max_tokens is not None:
+            attributes[names.REQUEST_MAX_TOKENS] = options.max_tokens
+        if options.seed is not None:
+            attributes[names.REQUEST_SEED] = options.seed
         span = self._instruments.tracer.start_span(
             f"{names.CHAT} {model}", self._context, SpanKind.CLIENT, attributes
         )
@@ -240,7 +247,8 @@ class TurnWatch(_Watch):
                 found[names.OUTPUT_MESSAGES] = self._content.answer(message)
             span.set_attributes(found)
         if first_chunk_s is not None:
-            self._instruments.first_chunk_s.record(first_chunk_s, self._model, NO_CONTEXT)
+            record = self._instruments.first_chunk_s.record
+            self._instruments.later(record, first_chunk_s, self._model)
         kind = type(error).__name__ if error is not None else "InvalidLLMResponse"
         self._end_chat(kind if failed else None)
 
@@ -249,7 +257,8 @@ class TurnWatch(_Watch):
         if span is None:
             return
         took = time.perf_counter() - self._chat_began
-        self._instruments.chat_s.record(took, _with_error(self._model, error), NO_CONTEXT)
+        place = _with_error(self._model, error)
+        self._instruments.later(self._instruments.chat_s.record, took, place)
         _end(span, error)
         attach(self._context)
 
@@ -280,15 +289,16 @@ class TurnWatch(_Watch):
         if span.is_recording():
             used = result.usage
             found: dict[str, Any] = {
+                **self._number,
                 names.OUTCOME: result.outcome.value,
                 names.ITERATIONS: len(result.iterations),
                 # Not by the names of a chat: a viewer that adds up a trace would count them twice.
                 names.TURN_INPUT: input_tokens(used),
                 names.TURN_OUTPUT: used.output,
+                **self._of_model,
             }
             if used.cost is not None and used.cost.complete:
                 found[names.TURN_COST] = used.cost.total
-            found |= {k: v for k, v in self._model.items() if k in _OF_MODEL}
             span.set_attributes(found)
         self._close((kind or names.OTHER) if failed else None, result.outcome.value)
 
@@ -299,6 +309,7 @@ class TurnWatch(_Watch):
             return
         kind = type(error).__name__
         self._end_chat(kind)
+        self._span.set_attributes(self._number)
         self._close(kind, "broken off" if self._owns else "refused")
 
     @_quietly
@@ -310,6 +321,8 @@ class TurnWatch(_Watch):
     def _count_rest(self, usage: Usage) -> None:
         """Count the tokens of calls that were cut short, and of summaries."""
         seen, cost = self._counted, None
+        if usage is seen or usage == seen:
+            return
         if usage.cost is not None and seen.cost is not None:
             known = usage.cost.complete and seen.cost.complete
             cost = Cost(total=max(0.0, usage.cost.total - seen.cost.total), complete=known)
@@ -329,9 +342,9 @@ class TurnWatch(_Watch):
             self._instruments.running[self._name] -= 1
         self._over, self._owns = True, False
         took = time.perf_counter() - self._began
-        attributes: dict[str, Any] = {k: v for k, v in self._model.items() if k in _OF_MODEL}
-        attributes |= {**self._agent, names.OUTCOME: outcome}
-        self._instruments.turn_s.record(took, _with_error(attributes, error), NO_CONTEXT)
+        attributes = {**self._of_model, **self._agent, names.OUTCOME: outcome}
+        place = _with_error(attributes, error)
+        self._instruments.later(self._instruments.turn_s.record, took, place)
         _end(self._span, error)
 
     def leave_gauges(self) -> None:
@@ -348,10 +361,6 @@ class TurnWatch(_Watch):
             self._instruments.waiting[self._name] -= 1
 
 
-_CHOSEN: Final = (names.REQUEST_TEMPERATURE, names.REQUEST_MAX_TOKENS, names.REQUEST_SEED)
-_OF_MODEL: Final = (names.PROVIDER_NAME, names.REQUEST_MODEL)
-
-
 class ToolWatch(_Watch):
     """
     Watches one call of a tool.
@@ -362,12 +371,17 @@ class ToolWatch(_Watch):
     """
 
     def __init__(self, turn: TurnWatch, name: str) -> None:
-        self.turn = turn
+        self._turn = turn
         self._name = name
         self._began = time.perf_counter()
         self._span: Span | None = None
         self._instruments: Instruments | None = None
         self._content: Content | None = None
+
+    @property
+    def turn(self) -> TurnWatch:
+        """The watch of the turn."""
+        return self._turn
 
     @_quietly
     def begin(
@@ -409,7 +423,8 @@ class ToolWatch(_Watch):
             return
         attributes = {names.OPERATION: names.EXECUTE_TOOL, names.TOOL_NAME: self._name}
         took = time.perf_counter() - self._began
-        self._instruments.tool_s.record(took, _with_error(attributes, error), NO_CONTEXT)
+        place = _with_error(attributes, error)
+        self._instruments.later(self._instruments.tool_s.record, took, place)
         _end(self._span, error)
 
 
