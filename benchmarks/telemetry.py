@@ -5,6 +5,9 @@ Rounds with and without alternate, so that the machine's other work falls on bot
 to a collector in a process of its own, by OpenTelemetry's batches over HTTP. All threads count. A
 scrape of the metrics comes by the clock, not by the turn, so it is measured apart.
 
+The third figure is OpenTelemetry's own share: its SDK called by hand beside a turn without
+telemetry, with as many spans, attributes and measurements, and the same way to the collector.
+
 A turn of kind `wire` is a turn as users have them: OpenAI's SDK reads an answer of 40 pieces from
 a server on loopback. In `text` and `tool` a script stands in for the model: the worst case.
 
@@ -22,12 +25,15 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+from opentelemetry.context import Context, attach
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.trace import SpanKind, set_span_in_context
 from prometheus_client import REGISTRY, generate_latest
 
 from looopy import Agent, tool
@@ -50,6 +56,7 @@ ANSWER = b"".join(piece({"content": "It is three. "}) for _ in range(40)) + piec
 ANSWER += chunk(usage=USED) + b"data: [DONE]" + bytes([10, 10])
 class Sink(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    wbufsize = -1  # one write an answer: a second would wait 40 ms for an acknowledgement
     def do_POST(self):
         self.rfile.read(int(self.headers["Content-Length"]))
         self.send_response(200)
@@ -81,8 +88,58 @@ def script(kind: str) -> list:
     return [tool_call("add", a=1, b=2), text(ANSWER)] if kind == "tool" else [text(ANSWER)]
 
 
+class ByHand:
+    """The spans and measurements of a turn, by the shortest calls that OpenTelemetry's SDK has."""
+
+    def __init__(self, tracers: TracerProvider, meters: MeterProvider) -> None:
+        self.tracer = tracers.get_tracer("by hand")
+        meter = meters.get_meter("by hand")
+        bounds = tuple(0.01 * 2**n for n in range(13))
+        self.histograms = [
+            meter.create_histogram(f"h{n}", explicit_bucket_boundaries_advisory=bounds)
+            for n in range(7)
+        ]
+
+    def turn(self, tools: int) -> None:
+        """One turn with *tools* tool calls, each before a model call of its own."""
+        span = self.tracer.start_span("invoke_agent a", attributes=dict(BEGUN))
+        within = set_span_in_context(span)
+        attach(within)
+        for number in range(1 + 2 * tools):
+            kind = SpanKind.INTERNAL if number % 2 else SpanKind.CLIENT
+            inner = self.tracer.start_span("chat m", within, kind, dict(CALLED))
+            attach(set_span_in_context(inner, within))
+            if number % 2 == 0:
+                inner.set_attributes(dict(ANSWERED))
+            inner.end()
+            attach(within)
+        span.set_attributes(dict(ENDED))
+        span.end()
+        for number, place in enumerate(PLACES):
+            for _ in range(1 + tools if number > 1 else 1):
+                self.histograms[number].record(0.5, dict(place), NO_CONTEXT)
+
+
+NO_CONTEXT = Context()
+BEGUN = {"operation": "invoke_agent", "agent": "agent", "conversation": "context"}
+CALLED = {"operation": "chat", "provider": "openai", "model": "m", "conversation": "context"}
+ANSWERED = {"in": 100, "out": 40, "reasons": ("stop",), "model.2": "m", "id": "c", "first": 0.5}
+ENDED = {"turn": 1, "outcome": "completed", "iterations": 1, "in": 100, "out": 40}
+ENDED |= {"provider": "openai", "model": "m"}
+_MODEL = {"operation": "chat", "provider": "openai", "model": "m"}
+PLACES = (
+    {"agent": "agent"},
+    {"agent": "agent", "provider": "openai", "model": "m", "outcome": "completed"},
+    {},
+    _MODEL,
+    _MODEL,
+    {**_MODEL, "token": "input"},
+    {**_MODEL, "token": "output"},
+)
+
+
 async def round_of(
-    kind: str, url: str, name: str, end: Callable[[], object], port: str = ""
+    kind: str, url: str, name: str, end: Callable[[], object], port: str = "", beside: Any = None
 ) -> float:
     """CPU milliseconds of a turn, over `TURNS` turns of a new context, with `end()` after them."""
     model: LLMProvider = ScriptedProvider(script(kind), repeat=True, chunk_chars=12)
@@ -94,35 +151,41 @@ async def round_of(
         began = time.process_time()
         for _ in range(TURNS):
             await agent.execute_turn("What is 1 + 2?")
+            if beside is not None:
+                beside.turn(int(kind == "tool"))
         end()
         return (time.process_time() - began) / TURNS * 1000
 
 
 async def compare(kind: str, backend: str, port: str, rounds: int) -> None:
-    """Print both figures and their ratio, for one kind of turn on one backend."""
+    """Print the figures and their ratios, for one kind of turn on one backend."""
     exporter = OTLPSpanExporter(f"http://127.0.0.1:{port}/v1/traces")
     tracers = TracerProvider()
     tracers.add_span_processor(BatchSpanProcessor(exporter))
     reader = PrometheusMetricReader()
     meters = MeterProvider([reader])
-    plain, watched = [], []
+    by_hand = ByHand(tracers, meters)
+    plain, bare, watched = [], [], []
 
     with tempfile.TemporaryDirectory() as folder:
         url = "memory:" if backend == "memory" else f"sqlite:///{Path(folder) / 'b.db'}"
         for number in range(rounds):
             configure(enabled=False)
             plain.append(await round_of(kind, url, f"off-{number}", lambda: None, port))
+            end = tracers.force_flush
+            bare.append(await round_of(kind, url, f"hand-{number}", end, port, by_hand))
             configure(tracer_provider=tracers, meter_provider=meters)
-            watched.append(await round_of(kind, url, f"on-{number}", tracers.force_flush, port))
+            watched.append(await round_of(kind, url, f"on-{number}", end, port))
     configure()
     began = time.process_time()
     generate_latest(REGISTRY)
     scraped = (time.process_time() - began) * 1000
     meters.shutdown()
     tracers.shutdown()
-    off, on = min(plain), min(watched)  # the quietest rounds
+    off, hand, on = min(plain), min(bare), min(watched)  # the quietest rounds
     ratio = f"off {off:.3f} ms, on {on:.3f} ms, {on / off - 1:+.1%}"
-    print(f"{kind:5} {backend:7} {ratio}; a scrape {scraped:.1f} ms")
+    floor = f"OpenTelemetry by hand {hand:.3f} ms, {hand / off - 1:+.1%}"
+    print(f"{kind:5} {backend:7} {ratio}; {floor}; a scrape {scraped:.1f} ms", flush=True)
 
 
 def main() -> None:
