@@ -348,6 +348,7 @@ OTHERS = {
     "looopy.server.jwt:_LONGEST_TOKEN": "test_auth: a long token",
     "looopy.server.openapi:_CONTEXT_ID": "describes that of the library",
     "looopy.server.quotas:_MOST_TENANTS": "how many are remembered",
+    "looopy.server.replays:_MOST_S": "test_replay_api: a prompt that waits",
     "looopy.server.site:_MOST_CALLERS": "how many are remembered",
     "looopy.server.sse:_MOST_FRAMES": "how many are remembered",
     "looopy.server.sse:_MOST_BYTES": "how many are remembered",

@@ -8,7 +8,7 @@ import httpx
 from tests.server.test_api import ADA, BEN, EVE
 
 from looopy import Agent, AuthContext, open_stores, tool
-from looopy.server import AgentHost, Limits, create_app
+from looopy.server import AgentHost, Limits, create_app, replays
 from looopy.server.auth import StaticTokens
 from looopy.testing import ScriptedProvider, text, tool_call
 
@@ -150,8 +150,8 @@ async def test_a_replay_names_the_first_difference_to_the_agent_of_now():
             assert (answer.status_code, answer.json()["error"].get("path")) == (status, place)
 
 
-async def test_a_replay_of_an_actor_is_one_at_a_time_and_counts_as_a_turn():
-    """A second one is refused while the first runs; an open turn is refused as well."""
+async def test_a_replay_of_an_actor_is_one_at_a_time_and_counts_as_a_turn(monkeypatch):
+    """A second is refused while the first runs, an open turn too; a prompt may not wait."""
     parts, go, waiting = fresh(), asyncio.Event(), asyncio.Queue()
 
     async def slow(_context):
@@ -159,7 +159,7 @@ async def test_a_replay_of_an_actor_is_one_at_a_time_and_counts_as_a_turn():
         await go.wait()
         return "You help."
 
-    async with serving(parts, Limits(turns_per_minute=4)) as (client, host):
+    async with serving(parts, Limits(turns_per_minute=5)) as (client, host):
         await asks(client, host, "/contexts/c/turns", message="Hi.")
         parts.prompt = slow
         await client.post("/contexts/open/turns", json={"message": "Hi."})
@@ -167,9 +167,14 @@ async def test_a_replay_of_an_actor_is_one_at_a_time_and_counts_as_a_turn():
         answer = await client.post("/contexts/open/turns/1/replay", json={})
         assert (answer.status_code, answer.json()["error"]["path"]) == (400, "/turn")
         path = "/contexts/c/turns/1/replay"
+        with monkeypatch.context() as short:
+            short.setattr(replays, "_MOST_S", 0.01)
+            answer = await client.post(path, json={})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "timeout")
+        await waiting.get()
         first = asyncio.create_task(client.post(path, json={}))
         await waiting.get()
-        for why in ("one replay of an actor", "4 turns in a minute"):
+        for why in ("one replay of an actor", "5 turns in a minute"):
             answer = await client.post(path, json={})
             assert (answer.status_code, answer.json()["error"]["code"]) == (429, "limit_exceeded")
             assert why in answer.text
