@@ -87,11 +87,14 @@ BAD = {
     "dots": ("Bearer ..",),
     "cut off": (f"Bearer {token()[:-4]}",),
     "long": ("Bearer " + "a" * 20_000,),
+    "long and right": (f"Bearer {token(note='a' * 16_000)}",),
     "deep": ("Bearer " + "W1tb" * 3000,),
     "no expiry": (f"Bearer {token(exp=None)}",),
     "expiry in words": (f"Bearer {token(exp='tomorrow')}",),
     "expiry beyond time": (f"Bearer {token(exp=10**30)}",),
     "expiry is true": (f"Bearer {token(exp=True)}",),
+    "begins is true": (f"Bearer {token(nbf=True)}",),
+    "issued is true": (f"Bearer {token(iat=True)}",),
     "another issuer": (f"Bearer {token(iss='https://evil.example')}",),
     "another audience": (f"Bearer {token(aud='other')}",),
     "no audience": (f"Bearer {token(aud=None)}",),
@@ -114,6 +117,17 @@ async def test_a_token_that_does_not_count_is_refused(headers):
     assert await bearer()(asks(*headers)) is None
 
 
+async def test_only_the_algorithms_and_the_uses_that_were_named_count():
+    """A good signature by another algorithm, or by a key that is for encryption, does not."""
+    good = asks(f"Bearer {token()}")
+    keys = [ONE.as_dict(private=False), RSA.as_dict(private=False)]
+    for algorithms, counts in ((["ES256"], True), (["RS256"], False), (["RS256", "ES256"], True)):
+        found = await bearer(algorithms=algorithms, jwks={"keys": keys})(good)
+        assert (found is not None) is counts, algorithms
+    other = {**ONE.as_dict(private=False), "use": "enc"}
+    assert await bearer(jwks={"keys": [other, TWO.as_dict(private=False)]})(good) is None
+
+
 async def test_a_public_key_is_no_secret():
     """A token that is signed with the text of the public key as a shared secret."""
     key = OctKey.import_key(json.dumps(ONE.as_dict(private=False)).encode())
@@ -134,6 +148,8 @@ async def test_a_public_key_is_no_secret():
         {"jwks": "file:///etc/passwd"},
         {"jwks": {"keys": "x"}},
         {"jwks": {"keys": []}},
+        {"jwks": {"keys": [ONE.as_dict(private=False) | {"use": "enc"}]}},
+        {"jwks": {"keys": [OctKey.generate_key(256, {"kid": "one"}).as_dict()]}},
     ],
 )
 def test_what_cannot_be_safe_is_not_configured(wrong):
@@ -201,12 +217,14 @@ async def test_known_keys_count_while_the_provider_is_away(provider):
 
 def test_static_tokens_make_a_context_for_each_request():
     """A token may stand for a tenant too; no token is shown."""
-    tokens = StaticTokens({"a" * 16: "ada", "b" * 16: {"actor_id": "ben", "tenant_id": "acme"}})
+    spaced = "d " + "d" * 16  # no header can bring it
+    who = {"a" * 16: "ada", "b" * 16: {"actor_id": "ben", "tenant_id": "acme"}, spaced: "dan"}
+    tokens = StaticTokens(who)
     ada = tokens(asks("Bearer " + "a" * 16))
     assert ada is not tokens(asks("Bearer " + "a" * 16))
     assert (ada.actor_id, ada.tenant_id, dict(ada.credentials)) == ("ada", None, {})
     assert tokens(asks("Bearer " + "b" * 16)).tenant_id == "acme"
-    for wrong in ((), ("Bearer " + "c" * 16,), ("Bearer ä",), ("Bearer",)):
+    for wrong in ((), ("Bearer " + "c" * 16,), ("Bearer ä",), ("Bearer",), (f"Bearer {spaced}",)):
         assert tokens(asks(*wrong)) is None
     assert "aaa" not in repr(tokens) + repr(vars(tokens))
     for bad in ({"short": "ada"}, {"a" * 16: ""}, {"a" * 16: {"name": "ada"}}):

@@ -250,6 +250,36 @@ async def test_a_killed_server_continues_the_turn_at_the_next_call(tmp_path):
         assert (continued["text"], continued["turn"]) == ("Result: waited", 2)
 
 
+async def test_sessions_end_with_the_application():
+    """Their streams too: nobody could write to one any more."""
+    began = asyncio.Event()
+    async with open_stores("memory:") as stores, AgentHost(build, stores) as host:
+        app = create_app(host, authenticate=StaticTokens(WHO), faces=[mcp_api])
+
+        async def noting(scope, receive, send):
+            async def sends(message):
+                if scope["method"] == "GET":
+                    began.set()
+                await send(message)
+
+            await app(scope, receive, sends)
+
+        inside = httpx.ASGITransport(noting)
+        headers = {**ACCEPT, "Authorization": f"Bearer {ADA}"}
+        async with httpx.AsyncClient(
+            transport=inside, headers=headers, base_url="http://127.0.0.1"
+        ) as http:
+            async with app.router.lifespan_context(app):
+                opened = await http.post("/mcp", json=INITIALIZE)
+                session = {"Mcp-Session-Id": opened.headers["mcp-session-id"]}
+                stream = asyncio.create_task(http.get("/mcp", headers=session))
+                await began.wait()
+                assert not stream.done()
+            ended = stream.done()
+            stream.cancel()
+            assert ended
+
+
 async def test_a_request_that_the_server_ends_leaves_its_turn_alone(tmp_path, monkeypatch):
     """Only a client that closes its response cancels: the turn of any other call goes on."""
     monkeypatch.setenv("LOOOPY_TEST_FOLDER", str(tmp_path))
