@@ -55,6 +55,7 @@ export function credentials(request, send) {
   const note = auth?.key
     ? "It is encrypted in this browser for this request, and only its tool can read it. The page forgets it at once."
     : "It goes to the server as it is, with this answer alone. Neither stores it.";
+  const open = !auth?.key && !isSecureContext;
   return [
     h("p", {}, purpose(auth)),
     ...(signIn ? [signIn] : []),
@@ -67,6 +68,9 @@ export function credentials(request, send) {
         h("label", {for: id}, isJson(request.schema) ? `${label} (JSON)` : label),
         input,
         h("small", {id: `${id}-note`}, note),
+        open
+          ? h("small", {class: "warn"}, "This page came without HTTPS: the network can read it.")
+          : null,
       ),
       h("div", {class: "actions"}, h("button", {class: "main"}, "Send once")),
     ),
