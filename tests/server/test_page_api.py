@@ -12,8 +12,9 @@ import httpx
 from tests.web.cases import QUICK, Thinker
 
 from looopy import Agent, ToolContext, open_stores, tool
-from looopy.server import AgentHost, create_app, ui_page
+from looopy.server import AgentHost, create_app, timeline, ui_page
 from looopy.server.auth import StaticTokens
+from looopy.telemetry import process_name
 from looopy.testing import ScriptedProvider, text, tool_call
 
 ADA, BEN = "a" * 20, "b" * 20
@@ -140,7 +141,7 @@ async def test_the_compact_stream_includes_what_a_page_asks_for():
         assert answer.json()["error"]["path"] == "/include"
 
 
-async def test_the_timeline_shows_each_run_of_a_turn_that_was_cut_twice():
+async def test_the_timeline_shows_each_run_of_a_turn_that_was_cut_twice(monkeypatch):
     """Its runs, the last sign of each lost one, its calls, and the approval between two runs."""
     began, waits = asyncio.Event(), True
 
@@ -182,6 +183,11 @@ async def test_the_timeline_shows_each_run_of_a_turn_that_was_cut_twice():
             await streamed(client, "/contexts/c/turns", inputs={request["request_id"]: answer})
             await streamed(client, "/contexts/c/turns", message="Another.")
             found = (await client.get("/contexts/c/turns/3/timeline")).json()
+            monkeypatch.setattr(timeline, "_MOST_SPANS", 2)
+            short = (await client.get("/contexts/c/turns/3/timeline")).json()["runs"]
+    assert [len(run["spans"]) for run in short] == [2, 0, 0, 0]
+    assert [run["left_out"] for run in short] == [0, 1, 2, 2]
+    assert [run["model_calls"] for run in short] == [1, 0, 1, 1]
     runs = found["runs"]
     outcomes = ["interrupted", "interrupted", "input_required", "completed"]
     assert [run["outcome"] for run in runs] == outcomes
@@ -191,6 +197,8 @@ async def test_the_timeline_shows_each_run_of_a_turn_that_was_cut_twice():
     fetched, paid = ("tool", "fetch"), ("tool", "pay")
     assert spans == [[model, fetched], [fetched], [fetched, model], [paid, model]]
     assert [run["spans"][-1]["ended"] for run in runs[:2]] == [None, None]
+    assert {run["process"] for run in runs} == {process_name()}
+    assert [run["recovered_by"] for run in runs] == [process_name(), process_name(), None, None]
     for run, following in pairwise(runs):
         assert (run["last_sign"] is not None) == (run["outcome"] == "interrupted")
         assert run["last_sign"] is None or run["last_sign"] < run["ended"]

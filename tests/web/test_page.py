@@ -35,7 +35,7 @@ from looopy import (
     tool,
 )
 from looopy.auth import AuthRequest
-from looopy.server import AgentHost, create_app, ui_page
+from looopy.server import AgentHost, create_app, timeline, ui_page
 from looopy.server.auth import LocalToken
 from looopy.testing import ScriptedProvider, text, tool_call
 from looopy.tools import Ask, NeedsInput
@@ -414,7 +414,7 @@ async def _hostile(stores: Stores) -> None:
 
 
 async def test_a_hostile_conversation_is_shown_and_does_nothing(
-    browser: Any, modules: Path
+    browser: Any, modules: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """HTML, SVG, escapes, megabytes of a result and 10,000 calls: text, folded, and accessible."""
 
@@ -424,6 +424,7 @@ async def test_a_hostile_conversation_is_shown_and_does_nothing(
 
     async with open_stores("memory:") as stores, served_here(build, stores) as (url, _):
         await _hostile(stores)
+        monkeypatch.setattr(timeline, "_MOST_SPANS", 0)
         async with opened(browser, url, modules) as page:
             await _look_at_it(page)
 
@@ -437,6 +438,10 @@ async def _look_at_it(page: Page) -> None:
     await page.is_accessible()
     await tab.click("a[aria-label='Replay turn 1']")
     await page.sees(".card .chip", ".again textarea")
+    await tab.click(".panel-head a")
+    await tab.click(".chat-tools a:has-text('Timeline')")
+    await page.sees(".facts:has-text('1 model call · 0 tool calls')")
+    await page.sees("text=Not drawn: 1 more call.")
     await tab.click(".contexts a:has-text('many')")
     await tab.click("text=Show 200 more of 9,970 calls")
     await page.sees(".call >> nth=229")

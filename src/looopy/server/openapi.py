@@ -186,6 +186,7 @@ def _schemas(limits: Limits) -> Json:
                 "spans": {"type": "array", "items": _ref("Span")},
                 "marks": {"type": "array", "items": _ref("Mark")},
                 "left_out": {**_NUMBER, "description": "Spans beyond the limit of a timeline."},
+                "model_calls": {**_NUMBER, "description": "With those that are left out."},
             }
         ),
         "Timeline": _open(

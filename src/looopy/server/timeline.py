@@ -47,8 +47,8 @@ async def timeline(stores: Stores, context_id: str, turn: int) -> _Json:
     """
     The runs that belong to *turn*, the oldest first, with their model calls, tool calls and marks.
 
-    A long turn is shown up to 50,000 events and 2,000 spans; `left_out` counts the other spans, and
-    `complete` is false if events were left unread.
+    A long turn is shown up to 50,000 events and 2,000 spans; `left_out` counts the other spans,
+    `model_calls` has all of their kind, and `complete` is false if events were left unread.
 
     Raises:
         Problem: 404; the context has no such turn.
@@ -218,6 +218,7 @@ class _Run:
             "spans": self._spans[:room],
             "marks": self._marks[:room],
             "left_out": max(0, len(self._spans) - room),
+            "model_calls": sum(span["kind"] == "model" for span in self._spans),
         }
 
 

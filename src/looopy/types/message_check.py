@@ -573,7 +573,7 @@ def _changes(kind: type, value: object, path: str, lost: Lost) -> dict[str, Any]
             here = _mended(Usage, here, f"{path}/{name}", lost)
         elif isinstance(here, Cost) and here is not NO_COST:
             here = _known_cost(here, f"{path}/{name}", lost)
-        elif kind is Usage and name in TOKENS and here < 0:
+        elif kind is Usage and name in TOKENS and cast("int", here) < 0:
             lost.append(f"{path}/{name}")
             here = 0
         if here is not found:

@@ -56,6 +56,9 @@ export async function showTimeline(conversation, turn, place) {
       picture(found.runs, place.clientWidth - 56),
     ),
     legend(),
+    leftOut(found.runs)
+      ? h("p", {class: "faint"}, `Not drawn: ${counted(leftOut(found.runs), "more call")}.`)
+      : null,
     found.complete
       ? null
       : h("p", {class: "faint"}, "This turn is very long: its end is not drawn."),
@@ -66,11 +69,16 @@ export async function showTimeline(conversation, turn, place) {
 }
 
 /** @param {any[]} runs */
+function leftOut(runs) {
+  return runs.reduce((sum, run) => sum + run.left_out, 0);
+}
+
+/** @param {any[]} runs */
 function summary(runs) {
   const spans = runs.flatMap((run) => run.spans);
-  const models = spans.filter((span) => span.kind === "model");
-  const retried = models.filter((span) => span.attempts > 1).length;
-  const tools = spans.length - models.length + runs.reduce((sum, run) => sum + run.left_out, 0);
+  const retried = spans.filter((span) => span.kind === "model" && span.attempts > 1).length;
+  const models = runs.reduce((sum, run) => sum + run.model_calls, 0);
+  const tools = spans.length + leftOut(runs) - models;
   const lost = runs.filter((run) => run.outcome === "interrupted").length;
   const worked = runs.reduce((sum, run) => sum + seconds(run.started, endOfWork(run)), 0);
   const usage = runs.reduce((sum, run) => sum + (run.usage.total_tokens ?? 0), 0);
@@ -81,7 +89,7 @@ function summary(runs) {
     counted(runs.length, "run"),
     lost ? `${counted(lost, "process")} lost`.replace("processs", "processes") : "",
     `${duration(worked)} of work`,
-    counted(models.length, "model call") + (retried ? `, ${retried} retried` : ""),
+    counted(models, "model call") + (retried ? `, ${retried} retried` : ""),
     counted(tools, "tool call"),
     usage ? `${count(usage)} tokens` : "",
     price,
