@@ -27,6 +27,10 @@ def build(context_id, stores):
     return Agent(context_id, llm_provider=ScriptedProvider(replies), tools=[add], stores=stores)
 
 
+def fails(context_id, stores):
+    raise KeyError("MY_SETTING")
+
+
 async def terse(context_id, stores):
     provider = ScriptedProvider([text("3")])
     return Agent(context_id, llm_provider=provider, system_prompt="Be terse.", stores=stores)
@@ -107,6 +111,7 @@ def test_bad_input_is_refused_with_the_way_out(looopy):
         (("sums", "--turn", "5"), "its turns are 1 to 1"),
         (("sums", "--fork"), "say with which --agent MODULE:FACTORY"),
         (("sums", "--save", "x.txt"), "a file that ends in .json"),
+        (("sums", "--agent", "app:fails"), "the factory failed: KeyError: 'MY_SETTING'"),
     ):
         status, out, err = looopy(*args)
         assert status in (1, 2), args

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from looopy.agent.agent import Agent
-from looopy.errors import ConfigurationError, ValueRefused
+from looopy.errors import ConfigurationError, LooopyError, ValueRefused
 from looopy.replay.recording import Recording, read_recording
 from looopy.stores.bundle import Stores
 from looopy.stores.shield import settle
@@ -38,10 +38,16 @@ async def built(factory: AgentFactory, context_id: str, stores: Stores) -> Agent
     The agent that an application makes for a context, not started.
 
     Raises:
-        ConfigurationError: *factory* has returned another thing.
+        ConfigurationError: *factory* has failed, or returned another thing.
     """
-    made = factory(context_id, stores)
-    agent = await made if inspect.isawaitable(made) else made
+    try:
+        made = factory(context_id, stores)
+        agent = await made if inspect.isawaitable(made) else made
+    except LooopyError:
+        raise
+    except Exception as error:
+        said = f"the factory failed: {type(error).__name__}: {error}"
+        raise ConfigurationError(said) from error
     if not isinstance(agent, Agent):
         raise ConfigurationError(
             f"the factory returned {type(agent).__name__}, not an Agent: a factory takes"
