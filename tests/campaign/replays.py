@@ -52,6 +52,7 @@ async def _replay(turn: RunningTurn) -> None:
     except StoreError as error:
         _note(skipped=type(error).__name__)
         return
+    kind = None if turn._log is None else turn._log.output_type
     making = replaying.Making(
         model=setup.provider,
         tools=setup.sources,
@@ -62,7 +63,7 @@ async def _replay(turn: RunningTurn) -> None:
     for made in (making, None):
         try:
             async with asyncio.timeout(_PATIENCE_S):
-                found = await replaying.replay_made(recording, made, turn.request.output_type)
+                found = await replaying.replay_made(recording, made, kind)
         except Exception as error:  # noqa: BLE001 - a finding
             _note(broke=f"{type(error).__name__}: {error}", with_agent=made is not None)
             continue
@@ -89,12 +90,13 @@ def main(paths: list[str]) -> int:
     kinds = collections.Counter(_kind(one) for one in found)
     for kind, count in sorted(kinds.items()):
         print(f"{count:7,} {kind}")
-    shown: set[str] = set()
+    shown: set[tuple[str, bool]] = set()
     for one in found:
-        test = one["test"].partition("[")[0]
+        test = one["test"].partition("[")[0], one.get("with_agent")
         if (one.get("difference") or one.get("broke")) and test not in shown:
             shown.add(test)
-            print(f"\n{one['test']}\n{one.get('difference') or one.get('broke')}")
+            who = "with the agent" if one["with_agent"] else "without an agent"
+            print(f"\n{one['test']}, {who}\n{one.get('difference') or one.get('broke')}")
     same = kinds["with the agent: the same"]
     return int(bool(shown) or (not paths and same < _LEAST))
 

@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 
 from looopy import Agent, AuthContext, ToolContext, tool
+from looopy.agent.hosted import making_of
 from looopy.errors import ContextNotFound, LLMError, ValueRefused
 from looopy.replay import Recording, read_recording, replay, run_beside, scrub
 from looopy.replay.differences import Played, first_difference
 from looopy.stores.bundle import Stores
 from looopy.stores.opening import open_stores
 from looopy.testing import ScriptedProvider, failure, text, tool_call
+from looopy.testing.faults import SpyStores
 from looopy.testing.replays import replay_turn
 from looopy.types.approval import Approve, Deny
 from looopy.types.config import LoopConfig, RetryPolicy
@@ -56,6 +58,13 @@ async def book(context: ToolContext) -> str:
 
 
 @tool
+async def travel(context: ToolContext) -> str:
+    """Book a trip."""
+    day = await context.ask("When?")
+    return f"{day}, {await context.ask('Which seat?')}"
+
+
+@tool
 async def hang() -> str:
     """Never end."""
     await asyncio.Event().wait()
@@ -69,7 +78,7 @@ async def wait() -> str:
     raise AssertionError("it ended")
 
 
-TOOLS = (look, fetch, pay, book, hang, wait)
+TOOLS = (look, fetch, pay, book, travel, hang, wait)
 QUICK = LoopConfig(retry=RetryPolicy(attempts=0))
 
 
@@ -162,6 +171,20 @@ async def _steered(agent: Agent) -> None:
             await agent.steer("only one, please")
 
 
+async def _followed_up(agent: Agent) -> None:
+    turn = agent.execute_turn("one")
+    async for event in turn:
+        if event.type == "tool_execution_start":
+            await agent.follow_up("two")
+            await agent.follow_up("three")
+
+
+async def _asked_again_beside_a_text(agent: Agent) -> None:
+    asked = await agent.execute_turn("travel")
+    again = await agent.execute_turn("quick", inputs={asked.pending[0].request_id: "Monday"})
+    await agent.execute_turn(None, inputs={again.pending[0].request_id: "aisle"})
+
+
 async def _rewound(agent: Agent) -> None:
     await agent.execute_turn("one")
     await agent.execute_turn("two")
@@ -195,6 +218,8 @@ STORIES: dict[str, tuple[Callable[[Agent], Any], tuple[Any, ...]]] = {
         _steered,
         ((tool_call("look", word="a"), tool_call("look", word="b")), text("only a")),
     ),
+    "followed up": (_followed_up, (tool_call("fetch", page=1), text("1"), text("2"), text("3"))),
+    "asked again": (_asked_again_beside_a_text, (tool_call("travel"), text("booked"))),
     "rewound": (_rewound, (text("1"), text("2"), text("other 2"))),
     "compacted": (_compacted, (text("1"), text("2"), text("3"), text("in short"), text("4"))),
     "failed": (_failed, ((text("half"), failure(LLMError)), text("whole"))),
@@ -217,6 +242,10 @@ async def test_a_turn_is_the_same_when_it_is_replayed(stores, story):
             found = await replay(Recording.from_json(scrub(one).to_json()), other)
             assert found.difference is None, (one.turn, "scrubbed", other)
     assert ran == before, "a replay runs no tool"
+    if story == "followed up":
+        (one,) = await recordings(stores)
+        said = [m.message.text for m in one.messages if m.message.role != "toolResult"]
+        assert said[1:] == ["1", "two", "2", "three", "3"]
     if story == "rewound":
         assert [m.text for m in (await recordings(stores))[2].before] == ["one", "1"]
     assert (await stores.state.load("c")).turn_count == len(await recordings(stores))
@@ -397,13 +426,69 @@ async def test_turns_that_cannot_be_replayed_are_refused(stores, looked):
 
 async def test_a_typed_answer_needs_its_type(stores):
     """The log does not keep it."""
-    async with agent_of(stores, tool_call("final_answer", answer=3)) as agent:
+    replies = text("three"), tool_call("final_answer", answer=3), text("You are welcome.")
+    async with agent_of(stores, *replies) as agent:
         await agent.execute_turn("How many?", output_type=int)
-    (one,) = await recordings(stores)
+        await agent.execute_turn("Thanks.")
+    one, plain = await recordings(stores)
 
-    assert (await replay(one, agent_of(stores), output_type=int)).difference is None
-    with pytest.raises(ValueRefused, match="output_type="):
-        await replay(one, agent_of(stores))
+    for other in (agent_of(stores), None):
+        assert (await replay(one, other, output_type=int)).difference is None
+        with pytest.raises(ValueRefused, match="output_type="):
+            await replay(one, other)
+        assert (await replay(plain, other)).difference is None
+
+
+async def test_a_typed_answer_may_have_come_as_json(stores):
+    """From a provider with output schemas, which the recording does not name."""
+    agent = agent_of(stores, text("three"), text('{"answer": 3}'))
+    making_of(agent).model.structured_output = True
+    async with agent:
+        assert (await agent.execute_turn("How many?", output_type=int)).output == 3
+    (one,) = await recordings(stores)
+    assert (await replay(one, output_type=int)).difference is None
+
+
+async def test_a_cancel_that_met_the_last_commit_is_replayed(stores):
+    """The answer was whole, and the turn was cancelled all the same."""
+    spy = SpyStores(stores)
+    aside, asked = agent_of(stores), []
+
+    async def cancel(name: str, commit: Any) -> None:
+        if name == "commit" and commit.events[-1].type == "turn_end" and not asked:
+            asked.append(1)
+            await aside.cancel()
+
+    async with agent_of(spy.stores, text("an answer")) as agent, aside:
+        spy.hook = cancel
+        await agent.execute_turn("go")
+    (one,) = await recordings(stores)
+    assert one.outcome == "cancelled"
+    for other in (agent_of(stores), None):
+        found = await replay(one, other)
+        assert found.difference is None
+        assert found.now.outcome == "cancelled"
+
+
+async def test_tools_that_are_offered_to_some_are_not_compared(stores):
+    """A replay has no caller; it says which tools these are."""
+
+    @tool(is_enabled=lambda _turn: False)
+    def secret() -> str:
+        """For nobody."""
+        return ""
+
+    replies = tool_call("look", word="a"), text("hi")
+    async with agent_of(stores, *replies, tools=[look, secret]) as agent:
+        await agent.execute_turn("go")
+    (one,) = await recordings(stores)
+    found = await replay(one, agent_of(stores, tools=[look, secret]))
+    assert found.difference is None
+    assert any("is_enabled of secret" in said for said in found.left_out)
+    assert (await replay(one, agent_of(stores, tools=[look, pay]))).difference is not None
+    gone = (await replay(one, agent_of(stores, tools=[secret]))).difference
+    assert gone is not None
+    assert gone.kind == "tool"
 
 
 def test_a_recording_is_a_test(replay_turn, tmp_path):

@@ -16,6 +16,7 @@ from looopy.errors import LLMError
 from looopy.llm.provider import Abilities
 from looopy.llm.render import CANCELLED, NOT_STARTED, OUTCOME_UNKNOWN
 from looopy.loop.incoming import Inbox, Queued
+from looopy.loop.interrupt import TurnInterrupted
 from looopy.replay.recording import Recorded, Recording, answers_of, results_of
 from looopy.tools.asking import Ask, NeedsCredentials, NeedsInput
 from looopy.tools.base import Tool, ToolContext, ToolResult
@@ -24,6 +25,7 @@ from looopy.types.message import (
     AssistantMessage,
     CustomMessage,
     StopReason,
+    ToolResultMessage,
     UserMessage,
 )
 from looopy.types.request import LLMRequest, StreamEvent, StreamOptions, ToolSpec
@@ -56,6 +58,10 @@ class Script:
         self._answers = answers_of(recording)
         self._answered = 0
         self._said_up_to = 0
+        messages = recording.messages
+        self._places = [
+            i for i, one in enumerate(messages) if isinstance(one.message, AssistantMessage)
+        ]
 
     def next_answer(self) -> Recorded | None:
         """The next answer of the model; `None` after the last one."""
@@ -72,8 +78,27 @@ class Script:
 
     def said(self) -> list[UserMessage | CustomMessage]:
         """Take the user's messages that the recording has here, before the model's next answer."""
+        return self._said_from(self.emitted)
+
+    def said_at_the_end(self) -> list[UserMessage | CustomMessage]:
+        """
+        Take those that the recording has behind the last answer, where the turn would end.
+
+        Raises:
+            TurnInterrupted: The recorded turn was cut off there.
+        """
+        place = self._places[self._answered - 1] + 1 if self._answered else 0
+        messages = self.recording.messages
+        while place < len(messages) and isinstance(messages[place].message, ToolResultMessage):
+            place += 1
+        reason = _REASONS.get(self.recording.stop_reason or StopReason.ERROR)
+        if place == len(messages) and reason is not None:
+            raise TurnInterrupted(reason)
+        return self._said_from(place)
+
+    def _said_from(self, first: int) -> list[UserMessage | CustomMessage]:
         found: list[UserMessage | CustomMessage] = []
-        start = max(self.emitted, self._said_up_to)
+        start = max(first, self._said_up_to)
         messages = self.recording.messages
         for place in range(start, len(messages)):
             message = messages[place].message
@@ -245,4 +270,4 @@ class AsSaid(Inbox):
 
     async def follow_ups(self) -> list[Queued]:
         """See `Inbox.follow_ups`."""
-        return [Queued(one) for one in self._script.said()]
+        return [Queued(one) for one in self._script.said_at_the_end()]

@@ -142,14 +142,15 @@ class _Stage:
         cls, recording: Recording, making: Making | None, script: Script, output_type: Any
     ) -> _Stage:
         tools, left_out = list[Tool](), list[str]()
-        unknown = set[str]()
+        unknown, elsewhere, chosen = set[str](), list[str](), list[str]()
         if making is None:
             unknown = set(PARTS)
             left_out.append("requests: no agent was given to compare them with")
         else:
-            elsewhere = list[str]()
             for source in wrap_tools(making.tools):
                 if isinstance(source, Tool):
+                    if source.is_enabled is not None:
+                        chosen.append(source.name)
                     tools.append(answering(source, script))
                 else:
                     elsewhere.append(type(source).__name__)
@@ -158,19 +159,26 @@ class _Stage:
                 left_out.append(
                     f"tools and prompts of {', '.join(elsewhere)}: they are listed by a server"
                 )
+            if chosen:
+                unknown.add("tools")
+                left_out.append(
+                    f"tools of requests: is_enabled of {', '.join(chosen)} may depend on the caller"
+                )
         kind = output_type_of(output_type)
         names = {tool.name for tool in tools}
         called = _called(recording)
-        if making is None or unknown:
+        answers_by_tool = _answers_by_tool(recording)
+        called -= {FINAL_ANSWER} if kind is not None else set()  # the loop offers it
+        if making is None or elsewhere:
             tools += [stand_in(name, script) for name in sorted(called - names)]
             names |= called
-        if kind is None and FINAL_ANSWER in called:
+        if kind is None and answers_by_tool:
             raise ValueRefused(
                 "the turn had an output_type, which no log keeps: pass it as output_type=",
                 path="/output_type",
             )
         return cls(
-            provider=AsThen(script, _abilities(recording, making)),
+            provider=AsThen(script, _abilities(recording, making, by_tool=answers_by_tool)),
             tools=tools,
             context=TurnContext(
                 context_id=recording.context_id,
@@ -247,8 +255,8 @@ def _open_calls(recording: Recording, *, spoken: bool) -> Sequence[ToolCall]:
     before = [one for one in recording.before if not isinstance(one, UserMessage)]
     given = [one for one in recording.prompts if not isinstance(one, UserMessage)]
     calls = unanswered([*before, *given])
-    if not spoken:
-        return calls if unanswered([*recording.before, *recording.prompts]) else ()
+    if not spoken and unanswered([*recording.before, *recording.prompts]):
+        return calls
     ran = {one.tool_call_id for one in recording.asked}
     for recorded in recording.messages:
         if isinstance(recorded.message, AssistantMessage):
@@ -260,6 +268,16 @@ def _open_calls(recording: Recording, *, spoken: bool) -> Sequence[ToolCall]:
 
 def _called(recording: Recording) -> set[str]:
     return {name for name, _ in _calls(recording)}
+
+
+def _answers_by_tool(recording: Recording) -> bool:
+    """True if a model gave the answer by the tool that an `output_type` makes."""
+    return any(
+        call.name == FINAL_ANSWER
+        for one in answers_of(recording)
+        if isinstance(one.message, AssistantMessage)
+        for call in one.message.tool_calls
+    )
 
 
 def _ran(recording: Recording) -> set[str]:
@@ -286,7 +304,7 @@ def _calls(recording: Recording) -> Iterator[tuple[str, str]]:
                 yield name, call.id
 
 
-def _abilities(recording: Recording, making: Making | None) -> Abilities:
+def _abilities(recording: Recording, making: Making | None, *, by_tool: bool) -> Abilities:
     """Those of the agent's provider, without a key; else the names in the recording."""
     if making is not None:
         try:
@@ -296,7 +314,8 @@ def _abilities(recording: Recording, making: Making | None) -> Abilities:
                 raise
     for one in answers_of(recording):
         if isinstance(one.message, AssistantMessage):
-            return Abilities(name=one.message.provider, model=one.message.model)
+            name, model = one.message.provider, one.message.model
+            return Abilities(name=name, model=model, structured_output=not by_tool)
     return Abilities()
 
 
