@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from looopy.cli.main import main
+from looopy.cli.serve import PUSH_KEY, _notifications
 
 TOKEN = "t" * 24
 APP = """
@@ -178,6 +179,17 @@ def test_the_end_waits_for_a_turn_or_cuts_it(tmp_path):
             assert [data for _, _, data in frames(stream)][-1]["outcome"] == "completed"
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 130
+
+
+def test_push_names_the_hosts_that_may_receive(monkeypatch):
+    """Without it there are no notifications; the key comes from the environment alone."""
+    monkeypatch.setenv(PUSH_KEY, "k" * 32)
+    assert _notifications([]) is None
+    some, every = _notifications(["a.example", "b.example:8443"]), _notifications(["*"])
+    assert (some.receivers, some.key) == (["a.example", "b.example:8443"], "k" * 32)
+    assert every.receivers is None
+    monkeypatch.setenv(PUSH_KEY, "")
+    assert _notifications(["*"]).key is None
 
 
 @pytest.mark.parametrize(

@@ -9,23 +9,28 @@ import httpx
 import pytest
 
 from looopy import Agent, open_stores, tool
+from looopy.errors import StoreUnavailable
 from looopy.server import AgentHost
 from looopy.server.app import create_app
 from looopy.server.auth import StaticTokens
 from looopy.testing import ScriptedProvider, text, tool_call
+from looopy.testing.faults import SpyStores
 
 ADA, BEN, EVE = "a" * 20, "b" * 20, "e" * 20
 
 
 @asynccontextmanager
-async def serving(make=None, limits=None, **options):
-    """A client of the user ada, and the host behind it."""
+async def serving(make=None, limits=None, spied=lambda stores: stores, **options):
+    """A client of the user ada, and the host behind it, whose stores are *spied* on."""
 
     def answering(context_id, stores):
         provider = ScriptedProvider(lambda _: text("Hello there."), chunk_chars=4)
         return Agent(context_id, llm_provider=provider, stores=stores, on_busy="wait")
 
-    async with open_stores("memory:") as stores, AgentHost(make or answering, stores) as host:
+    async with (
+        open_stores("memory:") as stores,
+        AgentHost(make or answering, spied(stores)) as host,
+    ):
         tokens = StaticTokens(
             {ADA: "ada", BEN: "ben", EVE: {"actor_id": "ada", "tenant_id": "other"}}
         )
@@ -130,6 +135,44 @@ async def test_a_message_to_a_turn_that_is_sent_again_is_taken_once():
         items = (await client.get("/contexts/c/messages")).json()["items"]
         assert [one["message"]["content"] for one in items].count("Faster.") == 1
         assert len(items) == 7
+
+
+async def test_202_comes_after_the_store_has_taken_it():
+    """While the store is away, what brings a message fails, and nothing is done later."""
+    inside, go, spies = asyncio.Event(), asyncio.Event(), []
+
+    @tool
+    async def wait() -> str:
+        inside.set()
+        await go.wait()
+        return "waited"
+
+    def make(context_id, stores):
+        model = ScriptedProvider([tool_call("wait"), text("Done.")])
+        return Agent(context_id, llm_provider=model, stores=stores, tools=[wait])
+
+    def spied(stores):
+        spies.append(SpyStores(stores))
+        return spies[0].stores
+
+    def away(name, _):
+        if name in ("claim", "post"):
+            raise StoreUnavailable("away")
+
+    async with serving(make, spied=spied) as (client, _):
+        stream = {"Accept": "text/event-stream"}
+        hi = {"message": "Hi."}
+        turn = asyncio.create_task(client.post("/contexts/c/turns", json=hi, headers=stream))
+        await inside.wait()
+        spies[0].hook = away
+        for path in ("/contexts/c/steer", "/contexts/c/follow-up", "/contexts/d/turns"):
+            answer = await client.post(path, json=hi)
+            assert (answer.status_code, path) == (503, path)
+        spies[0].hook = None
+        go.set()
+        assert frames((await turn).text)[-1][2]["outcome"] == "completed"
+        assert len((await client.get("/contexts/c/messages")).json()["items"]) == 4
+        assert (await client.get("/contexts/d")).status_code == 404
 
 
 async def test_an_artifact_is_downloaded_and_never_shown():
