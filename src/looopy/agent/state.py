@@ -18,8 +18,8 @@ from looopy.loop.progress import Asked
 from looopy.stores.bundle import Stores
 from looopy.stores.records import ContextRecord, ContextState
 from looopy.types.config import Budget
-from looopy.types.event import TurnEnd, TurnError, TurnWarning
-from looopy.types.message import StopReason, ToolResultMessage
+from looopy.types.event import InputRequired, TurnEnd, TurnError
+from looopy.types.message import ToolResultMessage
 from looopy.types.state import AgentState, AgentStatus, Outcome
 
 
@@ -73,9 +73,9 @@ def _error_in(group: Group) -> tuple[str, str]:
 
 
 def _budget_in(group: Group) -> str | None:
-    """What is said of the budget for which the turn waits."""
-    warnings = (e for e in reversed(group.events) if isinstance(e, TurnWarning))
-    return next((e.text for e in warnings if e.code == StopReason.BUDGET.value), None)
+    """The reason why the turn waits, if it has no request."""
+    asked = (e for e in reversed(group.events) if isinstance(e, InputRequired))
+    return next((e.reason for e in asked if e.reason), None)
 
 
 def state_beside(begun: ContextState, asked: Sequence[Asked]) -> ContextState:

@@ -102,6 +102,7 @@ class Turn:
         self.out.warn(reason.value, text)
         if reason is StopReason.BUDGET and self.given.config.on_budget == "ask":
             self.progress.end(StopReason.INPUT_REQUIRED)
+            self.progress.waits_for = text
         elif verdict.ends:
             failed = outcome_of(reason) is Outcome.FAILED
             error = error or LimitExceeded(text, limit=reason.value)

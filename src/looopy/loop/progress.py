@@ -76,6 +76,7 @@ class Progress:
         relieved: True once room was requested because a request did not fit; also at most once.
         stop: The reason for the end of the turn, unless a queued message continues it.
         error: The error of a failed turn.
+        waits_for: A sentence about the budget without room, if the turn ends to ask for more.
     """
 
     guards: Guards
@@ -100,6 +101,7 @@ class Progress:
     relieved: bool = False
     stop: StopReason | None = None
     error: LooopyError | None = None
+    waits_for: str = ""
     _call_ids: dict[str, int] = field(default_factory=dict)  # and how often each was wanted
 
     def __post_init__(self) -> None:

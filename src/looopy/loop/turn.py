@@ -200,8 +200,11 @@ def _close(turn: Turn) -> Group:
     if progress.in_iteration:
         turn.end_iteration(None)
     if waits:
-        kind = InputRequired if outcome is Outcome.INPUT_REQUIRED else AuthRequired
-        out.emit(kind, pending=tuple(requests_of(progress.asked) or turn.plan.pending))
+        pending = tuple(requests_of(progress.asked) or turn.plan.pending)
+        if outcome is Outcome.INPUT_REQUIRED:
+            out.emit(InputRequired, pending=pending, reason=progress.waits_for)
+        else:
+            out.emit(AuthRequired, pending=pending)
     elif outcome is Outcome.FAILED:
         error = progress.error or LooopyError(f"the turn failed: {stop}")
         text = repair(error.message)  # it may quote a server

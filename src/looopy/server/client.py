@@ -73,6 +73,7 @@ class ContextItem(TypedDict):
     status: str
     turn_count: int
     interrupted_turn: int | None
+    waits_for: str | None
     pending: list[dict[str, Any]]
     error: str | None
     created_at: str

@@ -258,11 +258,16 @@ class ArtifactUpdate(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputRequired(Event):
-    """The turn ends until somebody answers; see `AgentState.pending`."""
+    """
+    The turn ends until somebody answers; see `AgentState.pending`.
+
+    `reason` is a sentence where nothing is pending: a budget has to be raised.
+    """
 
     type: ClassVar[Literal["input_required"]] = "input_required"
     durable: ClassVar[bool] = True
     pending: Sequence[PendingRequest] = ()
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

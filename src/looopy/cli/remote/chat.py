@@ -23,7 +23,7 @@ from looopy.cli.remote.connection import Away, Background, News, connect
 from looopy.cli.remote.contexts import FIRST_S, tell_of
 from looopy.cli.remote.view import View
 from looopy.cli.render import PROMPT, show_history
-from looopy.cli.terminal import NewsCame, Terminal, edit_lines
+from looopy.cli.terminal import NewsCame, Terminal, edit_lines, one_line
 from looopy.errors import (
     AgentBusy,
     CannotContinue,
@@ -356,7 +356,8 @@ class _Talk:
     def _continues(self, item: ContextItem) -> bool:
         """Continue an own turn whose process died, a few times; all terminals send one key."""
         turn = item["interrupted_turn"]
-        if turn is None or not self._mine or self._tries >= _CONTINUES:
+        waits = item["waits_for"] is not None  # for somebody who raises a budget
+        if turn is None or waits or not self._mine or self._tries >= _CONTINUES:
             return False
         self._tries += 1
         return self._begin(None, key=f"continue-{turn}")
@@ -365,7 +366,9 @@ class _Talk:
         turn = item["interrupted_turn"]
         if turn is None or turn in self._declined or not self._terminal.has_person:
             return False
-        self._terminal.notice(f"Turn {turn} was interrupted.")
+        wait = item["waits_for"]
+        what = "was interrupted." if wait is None else f"waits: {one_line(wait, 500)}"
+        self._terminal.notice(f"Turn {turn} {what}")
         try:
             answer = self._terminal.read_line("Continue it? [Y/n] ")
         except KeyboardInterrupt:

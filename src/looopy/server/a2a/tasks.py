@@ -130,7 +130,7 @@ class Chain:
             return False
         state = self.context.state
         by_credentials = self.last.outcome is Outcome.AUTH_REQUIRED and state.resumable is not None
-        return bool(state.pending) or by_credentials
+        return bool(state.pending) or by_credentials or state.waits_for is not None
 
 
 class TaskReader:
@@ -272,6 +272,9 @@ class TaskReader:
         """The agent's words and the questions in one text; then the requests, as data."""
         found = await self._answer(chain.last)
         said = [found.message.text] if found and isinstance(found.message, AssistantMessage) else []
+        if chain.context.state.waits_for is not None:
+            said += [chain.context.state.waits_for, "Send a message to continue once it is raised."]
+            return [text_part("\n\n".join(said))]
         if not chain.pending:
             said.append("Send a message with fresh credentials to continue.")
             return [text_part("\n\n".join(said))]

@@ -222,6 +222,8 @@ class Session:
             await self._send(notice(f"{text} Any other message cancels it.", "approval"))
         elif state.interrupted_turn is not None and not state.pending:
             why = f"failed: {state.error}" if state.error else "was interrupted"
+            if state.waits_for is not None:
+                why = f"waits: {state.waits_for}"
             text = f"Turn {state.interrupted_turn} {why}. `/{CONTINUE}` continues it."
             await self._send(notice(text, "interrupted"))
 

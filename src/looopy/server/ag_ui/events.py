@@ -136,6 +136,8 @@ class RunEvents:
             case ServerToolStart():
                 yield from self._enter(event)
                 yield from self._serve(event.tool_call_id, event.tool_name, event.args)
+            case InputRequired() if event.reason:
+                self._error = event.reason
             case InputRequired() | AuthRequired():
                 self._pending = event.pending
             case TurnError():
@@ -334,6 +336,8 @@ class RunEvents:
             died = "the process that ran this turn died: run it again to continue"
             text = self._error or ("the turn failed" if event.outcome is Outcome.FAILED else died)
             return {"type": "RUN_ERROR", "message": text, "code": event.stop_reason.value}
+        if event.outcome is Outcome.INPUT_REQUIRED and self._error:
+            return {"type": "RUN_ERROR", "message": self._error, "code": "budget"}
         outcome: Out = {"type": "success"}
         if event.outcome is Outcome.CANCELLED:
             outcome = {"type": "cancelled"}

@@ -144,6 +144,8 @@ class Parts:
                 yield from self._running(event)
             case ApprovalDecided():
                 yield from self._decided(event)
+            case InputRequired() if event.reason:
+                self._error = event.reason
             case InputRequired() | AuthRequired():
                 for request in event.pending:
                     yield from self._request(request)
@@ -416,12 +418,14 @@ class Parts:
             yield {"type": "message-metadata", "messageMetadata": about}
             yield {"type": "abort", "reason": "cancelled"}
             return
-        if event.outcome is Outcome.FAILED:
+        if event.outcome is Outcome.FAILED or self._error:
             yield {"type": "message-metadata", "messageMetadata": about}
             yield {"type": "error", "errorText": self._error or "the turn failed"}
         reason = _FINISH.get(event.stop_reason)
         if reason is None:
             reason = "error" if event.outcome is Outcome.FAILED else "other"
+        elif self._error:
+            reason = "error"
         yield {"type": "finish", "finishReason": reason, "messageMetadata": about}
 
 

@@ -257,11 +257,14 @@ def _result(agent: Agent, result: TurnResult[Any]) -> types.CallToolResult:
 def _waiting(agent: Agent) -> types.CallToolResult:
     """The result of a turn that waits for a person whom this client cannot ask."""
     state = agent.state
-    auth = any(one.kind is PendingKind.AUTH for one in state.pending) or not state.pending
+    lacks = not state.pending and state.waits_for is None
+    auth = lacks or any(one.kind is PendingKind.AUTH for one in state.pending)
     outcome = Outcome.AUTH_REQUIRED if auth else Outcome.INPUT_REQUIRED
     lines = [f"- {one.prompt or one.tool_name} ({one.kind.value})" for one in state.pending]
     text = "\n".join(["The agent waits for a person, who has not answered:", *lines])
-    if len(state.pending) == 1 and state.pending[0].kind is PendingKind.INPUT:
+    if state.waits_for is not None:
+        text = f"The turn waits: {state.waits_for}\nThen call again without a prompt."
+    elif len(state.pending) == 1 and state.pending[0].kind is PendingKind.INPUT:
         text += "\nCall again with the answer as the prompt."
     else:
         text += "\nAnswer elsewhere, then call again without a prompt; a prompt cancels it."

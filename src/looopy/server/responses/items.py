@@ -150,6 +150,8 @@ class ResponseBuilder:
                     yield from self._piece(piece)
                 yield from self._close()
                 self._arguments |= {call.id: call.arguments for call in message.tool_calls}
+            case InputRequired() if event.reason:
+                self._failure = event.reason
             case InputRequired() | AuthRequired():
                 for request in event.pending:
                     yield from self._ask(request)
@@ -299,7 +301,8 @@ class ResponseBuilder:
         for item in self._calls.values():  # they wait for an answer, or were cut
             yield self._done(item, "incomplete")
         self._calls.clear()
-        status = _STATUS[event.outcome]
+        waits_for_room = event.outcome is Outcome.INPUT_REQUIRED and self._failure is not None
+        status = "failed" if waits_for_room else _STATUS[event.outcome]
         details = _CUT_SHORT.get(event.stop_reason)
         if status == "completed" and details is not None:
             status = "incomplete"

@@ -402,7 +402,7 @@ _DECODERS: dict[
     "server_tool_start": lambda data, common, _: ServerToolStart(**common, **data),
     "server_tool_end": lambda data, common, _: ServerToolEnd(**common, **data),
     "input_required": lambda data, common, _: InputRequired(
-        **common, pending=_decode_pending(data)
+        **common, pending=_decode_pending(data), reason=data.get("reason", "")
     ),
     "approval_decided": lambda data, common, _: _decode_decided(data, common),
     "auth_required": lambda data, common, _: AuthRequired(**common, pending=_decode_pending(data)),

@@ -434,6 +434,7 @@ export class Chat {
   /** Why the last turn can be continued. @param {any} record */
   unfinished(record) {
     const turn = record.interrupted_turn;
+    if (record.waits_for) return `Turn ${turn} waits: ${record.waits_for}`;
     if (record.error) return `Turn ${turn} failed: ${shortened(record.error, 300)}`;
     const outcome = this.conversation.turns.get(turn)?.outcome;
     if (outcome === "auth_required")
