@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 from tests.wire.fake_anthropic import MODEL, started
 from tests.wire.fake_openai import HOLD, Answer
-from tests.wire.three import APIS, half, last_event, says, serving
+from tests.wire.three import APIS, half, last_event, refuses, says, serving
 
-from looopy import Agent, Budget, LoopConfig, tool
+from looopy import Agent, Budget, LoopConfig, RetryPolicy, open_stores, tool
 from looopy.errors import ConfigurationError
-from looopy.types.message import StopReason
+from looopy.stores.spending import NOTHING, Amount, account_of
+from looopy.types.message import StopReason, Usage
 from looopy.types.state import Outcome
 
 # Per million tokens: input, output, read from the cache, written to it.
@@ -139,3 +140,43 @@ async def test_a_budget_of_money_ends_a_turn():
         result = await agent.execute_turn("a")
     assert result.stop_reason is StopReason.BUDGET
     assert len(server.received) == 1
+
+
+@APIS
+async def test_a_day_is_charged_what_the_list_says(api):
+    """To a billionth of a dollar, after more was reserved; a refused call is free."""
+    model, sold_by, _ = SOLD[api]
+    busy = refuses(api, 503, "busy")
+    budget = Budget(owner_day_cost_usd=5.0)
+    config = LoopConfig(budget=budget, max_tokens=1_000, retry=RetryPolicy(base_s=0))
+    async with (
+        open_stores("memory:") as stores,
+        serving(api, busy, says(api, "ok"), model=model, price_as=sold_by) as (server, made),
+        Agent("ada", llm_provider=made, stores=stores, loop_config=config) as agent,
+    ):
+        result = await agent.execute_turn("a")
+        (day,) = await stores.spending.spent(account_of(None))
+    assert len(server.received) == 2
+    assert day.used == Amount(result.usage.total_tokens, round(result.usage.cost.total * 1e9))
+    assert day.used.nanos > 0
+    assert day.reserved == NOTHING
+
+
+@APIS
+async def test_the_dearest_price_is_reserved(api):
+    """An input that is written to the cache may cost more than one that is not."""
+    model, sold_by, per_million = SOLD[api]
+    budget = Budget(owner_day_cost_usd=5.0)
+    config = LoopConfig(budget=budget, max_tokens=1_000_000)
+    async with (
+        open_stores("memory:") as stores,
+        serving(api, model=model, price_as=sold_by) as (server, made),
+        Agent("ada", llm_provider=made, stores=stores, loop_config=config) as agent,
+    ):
+        result = await agent.execute_turn("a")
+        cached = Usage(cache_write=100, output=1, total_tokens=101)
+        assert made.cost_of(cached).cost.total > 0
+        assert made.cost_of(Usage(input=1, output=1), "a model that nobody sells").cost is None
+    assert per_million[1] > 5
+    assert (result.stop_reason, server.received) == (StopReason.BUDGET, [])
+    assert result.error.limit == "owner_day_cost_usd"

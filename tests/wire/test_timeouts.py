@@ -110,6 +110,7 @@ async def test_a_connection_that_does_not_come_about_ends_a_call(api, own_client
         await client.close()
     assert isinstance(last.error, LLMUnavailable)
     assert last.error.retryable
+    assert last.error.unbilled
     assert "took no connection within 0.05 s" in str(last.error)
 
 
