@@ -55,6 +55,13 @@ def test_a_limit_that_is_wrong_is_said_at_the_start(said, capsys):
     assert LIMITS[said] in capsys.readouterr().err
 
 
+def test_a_short_metrics_token_is_named_at_the_start(capsys, monkeypatch):
+    """The error says which variable, before anything is opened."""
+    monkeypatch.setenv("LOOOPY_METRICS_TOKEN", "short")
+    assert main(["serve", "app:build"]) == 2
+    assert "LOOOPY_METRICS_TOKEN: a token has at least 16" in capsys.readouterr().err
+
+
 @contextmanager
 def serving(folder, *more, app=APP):
     """A process that serves *app*, whose tool waits for the file `go`; gives it, and a client."""

@@ -152,6 +152,10 @@ async def test_the_program_prints_them_in_three_forms(tmp_path, capsys):
     status, out, err = await run("--since", "2020-01-01", "--until", "2020-01-02")
     assert (status, out) == (0, "")
     assert "No usage is stored" in err
+    assert "for these days" in err
+    status, out, err = await run("--since", "2020-01-02", "--until", "2020-01-01")
+    assert (status, out) == (2, "")
+    assert "until 2020-01-01 is before since 2020-01-02" in err
     with pytest.raises(SystemExit):
         main(["usage", "--since", "yesterday"])
     assert "is no date such as" in capsys.readouterr().err

@@ -102,7 +102,7 @@ async def serve(
             f"say by which names requests may reach {host}: --allow-host api.example.org, or"
             " --allow-host '*' for any"
         )
-    bounds = _limits(limits)
+    bounds, readers = _limits(limits), _readers()
     made = load_factory(factory)
     authenticate = LocalToken() if auth is None else load_function(auth)
     terminal = Terminal(quiet_out=True)
@@ -125,7 +125,7 @@ async def serve(
             faces=_faces(notifications),
             hosts=(*LOOPBACK, *names),
             origins=origins,
-            metrics=_readers(),
+            metrics=readers,
         )
         shown = f"[{host}]" if ":" in host else host
         place = f"http://{shown}:{listening.getsockname()[1]}"
@@ -261,7 +261,10 @@ def _readers() -> StaticTokens | None:
     from looopy.server.auth import StaticTokens
 
     token = os.environ.get(METRICS_TOKEN)
-    return StaticTokens({token: "metrics"}) if token else None
+    try:
+        return StaticTokens({token: "metrics"}) if token else None
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{METRICS_TOKEN}: {error}") from None
 
 
 def _is_loopback(host: str) -> bool:

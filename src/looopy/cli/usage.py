@@ -36,6 +36,7 @@ async def show_usage(
 
     Raises:
         ConfigurationError: There is no database.
+        ValueRefused: The last day is before the first.
         LimitExceeded: There are too many sums.
     """
     place = url or default_url()
@@ -54,7 +55,8 @@ async def show_usage(
     elif form == "csv":
         terminal.raw_line(_csv(chosen, rows))
     elif not rows:
-        terminal.notice(f"No usage is stored in {shown_place(place)}.")
+        chosen_part = " for these days or this owner" if owner or since or until else ""
+        terminal.notice(f"No usage is stored in {shown_place(place)}{chosen_part}.")
     else:
         for line in _table(chosen, [*rows, {chosen[0]: "total", **_numbers(total)}]):
             terminal.line(line)

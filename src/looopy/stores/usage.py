@@ -70,7 +70,7 @@ async def sum_usage(
             left out.
 
     Raises:
-        ValueRefused: *by* has a name that is no dimension.
+        ValueRefused: *by* has a name that is no dimension, or *until* is before *since*.
         LimitExceeded: There would be more than 100,000 sums.
         StoreUnavailable: The store did not answer.
     """
@@ -78,6 +78,8 @@ async def sum_usage(
         if name not in DIMENSIONS:
             known = ", ".join(DIMENSIONS)
             raise ValueRefused(f"usage is summed by {known}, not by {name!r}", path="/by")
+    if since is not None and until is not None and until < since:
+        raise ValueRefused(f"until {until} is before since {since}: no day is both", path="/until")
     sums: dict[Key, Sum] = {}
     async for key, calls, usage in _parts(stores, owner, since):
         if (since or until) and not (
