@@ -1,15 +1,17 @@
 """
 The CPU time of a turn with telemetry, over that of one without.
 
-Rounds with and without alternate, so that the machine's other work falls on both. With it, spans go
-to a collector in a process of its own, by OpenTelemetry's batches over HTTP. All threads count. A
-scrape of the metrics comes by the clock, not by the turn, so it is measured apart.
+Rounds with and without alternate, so that the machine's other work falls on both. The figures are
+medians, of the times and of the ratios of rounds side by side. With telemetry, spans go to a
+collector in a process of its own, by OpenTelemetry's batches over HTTP. All threads count. A scrape
+of the metrics comes by the clock, not by the turn, so it is measured apart.
 
 The third figure is OpenTelemetry's own share: its SDK called by hand beside a turn without
 telemetry, with as many spans, attributes and measurements, and the same way to the collector.
 
-A turn of kind `wire` is a turn as users have them: OpenAI's SDK reads an answer of 40 pieces from
-a server on loopback. In `text` and `tool` a script stands in for the model: the worst case.
+A turn of kind `stream` is one as users have it: OpenAI's SDK reads an answer of 40 pieces from a
+server on loopback, which sends them one by one. For `wire`, it sends all of them at once. In `text`
+and `tool` a script stands in for the model: the worst case.
 
     python -m benchmarks.telemetry              some minutes
     python -m benchmarks.telemetry --rounds 4   fewer
@@ -25,6 +27,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from opentelemetry.context import Context, attach
@@ -44,7 +47,7 @@ from looopy.testing import ScriptedProvider, text, tool_call
 
 TURNS = 128  # 256 spans: OpenTelemetry sends up to 512 in one request
 SINK = """
-import json
+import json, time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 def chunk(**more):
     one = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": []}
@@ -52,19 +55,24 @@ def chunk(**more):
 def piece(delta, finish=None):
     return chunk(choices=[{"index": 0, "delta": delta, "finish_reason": finish}])
 USED = {"prompt_tokens": 100, "completion_tokens": 40, "total_tokens": 140}
-ANSWER = b"".join(piece({"content": "It is three. "}) for _ in range(40)) + piece({}, "stop")
-ANSWER += chunk(usage=USED) + b"data: [DONE]" + bytes([10, 10])
+PIECES = [piece({"content": "It is three. "}) for _ in range(40)] + [piece({}, "stop")]
+PIECES.append(chunk(usage=USED) + b"data: [DONE]" + bytes([10, 10]))
 class Sink(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    wbufsize = -1  # one write an answer: a second would wait 40 ms for an acknowledgement
+    wbufsize = -1
+    disable_nagle_algorithm = True
     def do_POST(self):
         self.rfile.read(int(self.headers["Content-Length"]))
         self.send_response(200)
         if "chat" in self.path:
             self.send_header("Content-Type", "text/event-stream")
-            self.send_header("Content-Length", str(len(ANSWER)))
+            self.send_header("Content-Length", str(sum(map(len, PIECES))))
             self.end_headers()
-            self.wfile.write(ANSWER)
+            for piece in PIECES:
+                self.wfile.write(piece)
+                if "stream" in self.path:
+                    self.wfile.flush()
+                    time.sleep(0.001)
             return
         self.send_header("Content-Length", "0")
         self.end_headers()
@@ -143,8 +151,8 @@ async def round_of(
 ) -> float:
     """CPU milliseconds of a turn, over `TURNS` turns of a new context, with `end()` after them."""
     model: LLMProvider = ScriptedProvider(script(kind), repeat=True, chunk_chars=12)
-    if kind == "wire":
-        model = OpenAIProvider("m", base_url=f"http://127.0.0.1:{port}/v1", api_key="k")
+    if kind in {"stream", "wire"}:
+        model = OpenAIProvider("m", base_url=f"http://127.0.0.1:{port}/{kind}", api_key="k")
     async with Agent(name, llm_provider=model, tools=[add], stores=url) as agent:
         await agent.execute_turn("Warm up.")
         end()
@@ -169,30 +177,39 @@ async def compare(kind: str, backend: str, port: str, rounds: int) -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         url = "memory:" if backend == "memory" else f"sqlite:///{Path(folder) / 'b.db'}"
+        end = tracers.force_flush
         for number in range(rounds):
             configure(enabled=False)
             plain.append(await round_of(kind, url, f"off-{number}", lambda: None, port))
-            end = tracers.force_flush
-            bare.append(await round_of(kind, url, f"hand-{number}", end, port, by_hand))
             configure(tracer_provider=tracers, meter_provider=meters)
             watched.append(await round_of(kind, url, f"on-{number}", end, port))
+            configure(enabled=False)
+            bare.append(await round_of(kind, url, f"hand-{number}", end, port, by_hand))
     configure()
     began = time.process_time()
     generate_latest(REGISTRY)
     scraped = (time.process_time() - began) * 1000
     meters.shutdown()
     tracers.shutdown()
-    off, hand, on = min(plain), min(bare), min(watched)  # the quietest rounds
-    ratio = f"off {off:.3f} ms, on {on:.3f} ms, {on / off - 1:+.1%}"
-    floor = f"OpenTelemetry by hand {hand:.3f} ms, {hand / off - 1:+.1%}"
-    print(f"{kind:5} {backend:7} {ratio}; {floor}; a scrape {scraped:.1f} ms", flush=True)
+    off = median(plain)
+    print(
+        f"{kind:6} {backend:7} off {off:.3f} ms, on {over(watched, plain)},"
+        f" OpenTelemetry by hand {over(bare, plain)}; a scrape {scraped:.1f} ms",
+        flush=True,
+    )
+
+
+def over(some: list[float], plain: list[float]) -> str:
+    """The time of rounds, and by how much it exceeds that of the rounds beside them."""
+    ratios = [one / off - 1 for one, off in zip(some, plain, strict=True)]
+    return f"{median(some):.3f} ms ({median(ratios):+.1%})"
 
 
 def main() -> None:
     """Run them all."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=12)
-    parser.add_argument("--kinds", nargs="+", default=["wire", "text", "tool"])
+    parser.add_argument("--kinds", nargs="+", default=["stream", "wire", "text", "tool"])
     parser.add_argument("--backends", nargs="+", default=["sqlite", "memory"])
     given = parser.parse_args()
     with subprocess.Popen([sys.executable, "-c", SINK], stdout=subprocess.PIPE, text=True) as sink:
