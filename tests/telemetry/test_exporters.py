@@ -95,10 +95,11 @@ class Said:
         return "\x1b]0;title\x07"
 
 
-def test_no_terminal_obeys_the_log(capsys):
+def test_no_terminal_obeys_the_log(capsys, monkeypatch):
     """A collector, a tool or a model may say what stands in it."""
     root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
+    level = root.level
+    monkeypatch.setattr(root, "handlers", [])
     try:
         log_lines(logging.WARNING, "%(levelname)s %(message)s")
         try:
@@ -106,10 +107,6 @@ def test_no_terminal_obeys_the_log(capsys):
         except KeyError:
             logging.getLogger("other").exception("reason: no\x1b[2J\u202e\nand more")
     finally:
-        for handler in root.handlers[:]:
-            root.removeHandler(handler)
-        for handler in handlers:
-            root.addHandler(handler)
         root.setLevel(level)
     said = capsys.readouterr().err
     assert said.startswith("ERROR reason: no\u241b[2J\ufffd\nand more\nTraceback")
