@@ -59,6 +59,7 @@ def looopy(folder, monkeypatch, capsys):
     """Runs `looopy replay ARGS` there: its status, its output and its notices."""
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(str(folder))
+    sys.modules.pop("app", None)  # another test's
 
     def run(*args: str) -> tuple[int, str, str]:
         status = main(["replay", *args, "--db", "sqlite:///t.db"])
