@@ -64,6 +64,17 @@ _DURABLY = "; SET LOCAL synchronous_commit = on"
 _NO_TABLE = "42P01"  # undefined_table
 
 
+class _Line(asyncio.Lock):
+    """
+    A queue of writes.
+
+    Attributes:
+        away: True if the server was not there for the last one that had its turn.
+    """
+
+    away = False
+
+
 class PostgresDriver:
     """
     A `Driver` on one Postgres database, for one event loop at a time.
@@ -93,7 +104,7 @@ class PostgresDriver:
         self._pid = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._running: set[asyncio.Task[Any]] = set()
-        self._lines: weakref.WeakValueDictionary[tuple[Any, Any], asyncio.Lock] = (
+        self._lines: weakref.WeakValueDictionary[tuple[Any, Any], _Line] = (
             weakref.WeakValueDictionary()
         )
         local = _LOCALLY if url.pooled else ""
@@ -220,9 +231,16 @@ class PostgresDriver:
         deadline = _now() + self._patience_s
         if not write:
             return await self._try(pool, work, deadline, write=False)
+        line = self._line(work, ring)
+        waits = line.locked()
         try:
-            async with self._line(work, ring):
-                answer = await self._try(pool, work, deadline, write=True)
+            async with line:
+                away, line.away = waits and line.away, False
+                try:
+                    answer = await self._try(pool, work, deadline, write=True, away=away)
+                except StoreUnavailable:
+                    line.away = True
+                    raise
         except LooopyError as error:
             if may_have_written(error):
                 self._ring(ring)
@@ -237,7 +255,7 @@ class PostgresDriver:
             for context_id in (ring.context_id, *ring.others):
                 self.bells.ring(ring.tenant, context_id, inbox=ring.inbox)
 
-    def _line(self, work: Callable[[], Steps[Any]], ring: Ring | None) -> asyncio.Lock:
+    def _line(self, work: Callable[[], Steps[Any]], ring: Ring | None) -> _Line:
         """
         The queue for the writes of one context, in order of arrival.
 
@@ -249,16 +267,27 @@ class PostgresDriver:
         else:
             params = _first(work)
             key = (params.get("tenant"), params.get("context"))
-        return self._lines.setdefault(key, asyncio.Lock())
+        return self._lines.setdefault(key, _Line())
 
     def _begin(self, text: str, params: Callable[[], Mapping[str, Any]]) -> str:
         """A BEGIN that also names the tenant of the transaction, if the database requires it."""
         return text + pg_rls.as_tenant(params().get("tenant")) if self._secured else text
 
     async def _try(
-        self, pool: Pool, work: Callable[[], Steps[T]], deadline: float, *, write: bool
+        self,
+        pool: Pool,
+        work: Callable[[], Steps[T]],
+        deadline: float,
+        *,
+        write: bool,
+        away: bool = False,
     ) -> T:
-        """Try until it is done, refused, or patience is at its end."""
+        """
+        Try until it is done, refused, or patience is at its end.
+
+        Args:
+            away: True if the server is known to have been away until now.
+        """
         collisions = 0
         waited = False
         while True:
@@ -276,9 +305,11 @@ class PostgresDriver:
                     continue
                 collisions += trouble.collided
                 again = trouble.passing or (trouble.collided and collisions < _COLLISIONS)
-                if (trouble.silent or trouble.undone or trouble.collided) and not waited:
+                answers = trouble.silent or trouble.undone or trouble.collided
+                if (answers or (trouble.passing and not away)) and not waited:
                     # Patience may be over, but it was for a server that is away. This one may have
-                    # been there all the time, and only the connection was not, or a row.
+                    # been there all the time, and only the connection was not, or a row. Or the
+                    # time went by in the queue of this context, or of the pool.
                     waited = True
                     deadline = max(deadline, _now() + self._patience_s)
                 if not again or _now() >= deadline:
