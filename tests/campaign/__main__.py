@@ -72,12 +72,15 @@ def entries(kind: str, only: Sequence[str]) -> list[Entry]:
 
     Args:
         kind: `TRIALS`, or `WRONG`: those that have to find violations.
-        only: Names of modules, or parts of names of trials; empty for all.
+        only: Names of modules, parts of names of trials, or both, as `kills/kill at B9`; empty for
+            all.
     """
     known = modules()
+    wanted = [_wanted(name, known) for name in only]
     found = []
     for module in known:
-        if only and all(o in known for o in only) and module not in only:
+        parts = [part for where, part in wanted if where in (None, module)]
+        if only and not parts:
             continue  # loading it may take long, and may need what is not installed
         trials: Iterable[Trial] = getattr(
             importlib.import_module(f"tests.campaign.{module}"), kind, ()
@@ -85,9 +88,15 @@ def entries(kind: str, only: Sequence[str]) -> list[Entry]:
         found += [
             Entry(module, trial)
             for trial in trials
-            if not only or any(o == module or o in trial.name for o in only)
+            if not only or any(part in trial.name for part in parts)
         ]
     return found
+
+
+def _wanted(name: str, known: Sequence[str]) -> tuple[str | None, str]:
+    """The module that is meant, if one is, and a part of the names of its trials."""
+    module, _, part = name.partition("/")
+    return (module, part) if module in known else (None, name)
 
 
 def run(entry: Entry, count: int, seed: int) -> Row:

@@ -68,6 +68,7 @@ _PLENTY = 100_000  # tokens a turn
 _LONGEST_S = 0.05  # of a model call
 _LONGEST_BESIDE_S = 0.6  # of one while the server comes and goes
 _ROOM_S = 5.0  # how long a turn waits for room
+_ROOM_OF_DEAD_S = 0.5  # and where dead processes keep some of it
 _CANCELLED = 0.04  # of the turns, at any moment
 _PATIENCE_S = 300.0
 _LOOK_S = 0.005
@@ -106,6 +107,7 @@ class Share:
     seed: int
     limit: int
     longest_s: float = _LONGEST_S
+    room_s: float = _ROOM_S
     gate: mmap.mmap | None = None
     failpoint: str | None = None
     twice: bool = False
@@ -258,7 +260,7 @@ def _agent(share: Share, context_id: str, model: Model, stores: Stores) -> Agent
             max_tokens=_MAX_TOKENS,
             budget=Budget(owner_day_tokens=share.limit, tenant_month_tokens=2 * share.limit),
             on_budget="ask" if asks else "stop",
-            busy_timeout_s=_ROOM_S,
+            busy_timeout_s=share.room_s,
             retry=RetryPolicy(attempts=20, base_s=0.01, cap_s=0.05),
         ),
         on_busy="wait",
@@ -677,7 +679,7 @@ def _killed(store: str, turns: int, seed: int) -> Tally:
         place(store) as url,
         _judged(tally, url, seed, turns, _limit(turns)) as made,
     ):
-        made.phase(made.shares(), ends=ends())
+        made.phase(made.shares(room_s=_ROOM_OF_DEAD_S), ends=ends())
         made.books.close(url, exact=False, settled=False)
         made.phase(made.shares(limit=turns * _PLENTY, twice=True))
         made.books.close(url, exact=False, settled=True)

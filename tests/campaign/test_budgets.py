@@ -4,8 +4,8 @@ import pytest
 
 pytestmark = [pytest.mark.campaign, pytest.mark.timeout(600)]
 
-_ALIVE = "turns on one budget, sqlite"
-_KILLED = "kills on one budget, asyncpg"
+_ALIVE = "budgets/turns on one budget, sqlite"
+_KILLED = "budgets/kills on one budget, sqlite"
 _SEED = ("--runs", "16", "--seed", "1")
 
 

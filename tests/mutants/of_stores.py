@@ -23,6 +23,7 @@ _SEARCH = "tests/contract/every_store/test_search.py"
 _ARCHIVES = "tests/contract/every_store/test_archives.py::TestRestoringOnSQLite"
 _HOSTILE = "tests/unit/stores/archive/test_reading_hostile.py"
 _IN_FILE = "tests/contract/sqlite/test_numbers.py"
+_SPENDING = "tests/contract/every_store/test_spending.py::TestSpendingOnSQLite"
 
 MUTANTS = [
     # --- wrong types, and damaged rows ---
@@ -1075,5 +1076,32 @@ MUTANTS = [
         'CustomMessage(SUMMARY_ROLE, "", empty, timestamp=message.timestamp)',
         "message",
         f"{_ERASURE}::TestRedactionInMemory::test_a_later_summary_is_emptied",
+    ),
+    # --- accounts ---
+    mutant(
+        "accounts-without-a-limit",
+        "calls that begin at the same time spend more than the budget together",
+        "looopy.stores.sql.spending:_reserve",
+        "check_room(allowance, period, most, used, held.minus(most))",
+        "",
+        f"{_SPENDING}::test_calls_at_once_get_no_more_than_the_limit",
+    ),
+    mutant(
+        "accounts-settle-twice",
+        "a settlement that is repeated after a lost answer gives back twice",
+        "looopy.stores.sql.statements:TAKE_RESERVATION",
+        '"DELETE FROM looopy_reservations WHERE tenant_id = :tenant AND reservation = :reservation"'
+        '\nf"{_RESERVED}"',
+        '"SELECT tokens, nanos, charges FROM looopy_reservations"'
+        '\n" WHERE tenant_id = :tenant AND reservation = :reservation"',
+        f"{_SPENDING}::test_a_reservation_is_made_once_and_settled_once",
+    ),
+    mutant(
+        "accounts-refund-the-dead",
+        "a process that is killed again and again spends without a limit",
+        "looopy.stores.sql.spending:_reserve",
+        "_exchange(key, row, Amount(*row[:2]))",
+        "_exchange(key, row, NOTHING)",
+        f"{_SPENDING}::test_calls_that_died_leave_no_room_to_a_later_turn",
     ),
 ]
