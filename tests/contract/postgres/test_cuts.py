@@ -12,16 +12,22 @@ from tests.postgres import as_driver, ask
 
 from looopy.errors import AgentBusy, Fenced, StoreConflict, StoreUnavailable
 from looopy.stores.shield import settle_write
+from looopy.stores.spending import Allowance, Amount, Place
 from looopy.stores.sql import migrate
 from looopy.stores.sql.driver import Query
 from looopy.stores.sql.engine import bind
+from looopy.stores.sql.postgres import driver as pg_driver
 from looopy.stores.sql.postgres import outcome as pg_outcome
 from looopy.stores.sql.postgres import pool as pg_pool
 from looopy.stores.sql.postgres import url as pg_url
-from looopy.stores.sql.postgres.driver import PostgresDriver
+from looopy.stores.sql.postgres.driver import PATIENCE_S, PostgresDriver
 from looopy.testing.contracts.turns import CONTEXT, WHEN, answer, begin, commit, ends, opening, said
 
 _LATER = WHEN + timedelta(seconds=1)
+_LOCKED = (
+    "SELECT 1 FROM pg_stat_activity"
+    " WHERE datname = current_database() AND wait_event_type = 'Lock'"
+)
 
 
 def _driver(url, name, **options):
@@ -285,4 +291,29 @@ async def test_a_statement_alone_is_a_transaction_like_any_other(fresh_postgres,
         return (yield Query("SELECT current_setting('transaction_isolation')", {}, alone=True))
 
     assert await opened.run(level, write=False) == [("read committed",)]
+    await opened.close()
+
+
+async def test_time_in_a_queue_is_no_time_without_a_server(cutter, postgres, name, monkeypatch):
+    """A write that waited long for the one before it has a second try when it is cut."""
+    later_s = 0.0
+    monkeypatch.setattr(pg_driver, "_now", lambda: asyncio.get_running_loop().time() + later_s)
+    opened = _driver(cutter.url, name)
+    await opened.open()
+    spending = bind(opened, "default").spending
+    limits = [Allowance("account", "day", 100, None, "owner_day")]
+
+    def reserve(reservation):
+        return spending.reserve(reservation, Amount(1), limits, place=Place("place", 1))
+
+    await reserve("opens the account")
+    with psycopg.connect(postgres) as holding:
+        holding.execute("SELECT FROM looopy_spending FOR UPDATE")
+        first, second = (asyncio.create_task(reserve(one)) for one in ("first", "second"))
+        await _until(lambda: ask(postgres, _LOCKED))
+        later_s = 10 * PATIENCE_S
+    await first
+    cutter.sever()
+    await second
+    assert [spent.reserved for spent in await spending.spent("account")] == [Amount(3)]
     await opened.close()
