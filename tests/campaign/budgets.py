@@ -70,7 +70,7 @@ _LONGEST_BESIDE_S = 0.6  # of one while the server comes and goes
 _ROOM_S = 5.0  # how long a turn waits for room
 _ROOM_OF_DEAD_S = 0.5  # and where dead processes keep some of it
 _CANCELLED = 0.04  # of the turns, at any moment
-_PATIENCE_S = 300.0
+_PATIENCE_S = 600.0
 _LOOK_S = 0.005
 _TRIES = 60
 _AGAIN_S = 0.1
@@ -574,29 +574,35 @@ class Run:
             log = share.ledger.with_suffix(".log")
             living[fork(partial(_begin, share), log)] = share, size
 
-        for share in shares:
-            begin(share)
         patience = Patience(_PATIENCE_S)
-        while living:
-            meanwhile()
-            for pid, (share, size) in list(living.items()):
-                if patience.is_over() or (size is not None and _size(share.ledger) >= size):
+        try:
+            for share in shares:
+                begin(share)
+            while living:
+                meanwhile()
+                late = patience.is_over()
+                for pid, (share, size) in list(living.items()):
+                    if late or (size is not None and _size(share.ledger) >= size):
+                        os.kill(pid, signal.SIGKILL)
+                    found, status = os.waitpid(pid, os.WNOHANG)
+                    if not found:
+                        continue
+                    del living[pid]
+                    code = os.waitstatus_to_exitcode(status)
+                    if code == -signal.SIGKILL and ends is not None and not late:
+                        self.kills += 1
+                        path = self._ledger(f"{share.number}-{self.kills}")
+                        begin(replace(share, ledger=path, seed=share.seed + 1))
+                    elif code:
+                        log = share.ledger.with_suffix(".log").read_text()
+                        self.books.problems.append(f"a process ended with {code}: {log[-1500:]}")
+                time.sleep(0.001)
+        finally:
+            over[0] = 1
+            for pid in (*living, watcher):
+                if pid != watcher:
                     os.kill(pid, signal.SIGKILL)
-                found, status = os.waitpid(pid, os.WNOHANG)
-                if not found:
-                    continue
-                del living[pid]
-                code = os.waitstatus_to_exitcode(status)
-                if code == -signal.SIGKILL and ends is not None:
-                    self.kills += 1
-                    path = self._ledger(f"{share.number}-{self.kills}")
-                    begin(replace(share, ledger=path, seed=share.seed + 1))
-                elif code:
-                    log = share.ledger.with_suffix(".log").read_text()
-                    self.books.problems.append(f"a process ended with {code}: {log[-1500:]}")
-            time.sleep(0.001)
-        over[0] = 1
-        os.waitpid(watcher, 0)
+                os.waitpid(pid, 0)
         self.books.add((line for path in ledgers for line in _lines(path)), shares[0].limit)
 
 
