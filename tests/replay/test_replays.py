@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from looopy import Agent, AuthContext, ToolContext, tool
+from looopy import Agent, AuthContext, Budget, ToolContext, tool
 from looopy.agent.hosted import making_of
 from looopy.errors import ContextNotFound, LLMError, ValueRefused
 from looopy.replay import Recording, read_recording, replay, run_beside, scrub
@@ -504,3 +504,15 @@ def test_a_recording_is_a_test(replay_turn, tmp_path):
     replay_turn(file, lambda name, where: agent_of(where, context_id=name)).check()
     with pytest.raises(AssertionError, match="the system prompt"):
         replay_turn(file, lambda name, where: agent_of(where, prompt="", context_id=name)).check()
+
+
+async def test_a_turn_that_waits_for_a_budget_is_the_same(stores: Stores) -> None:
+    """It ended before its next model call, which no limit of today ends."""
+    config = LoopConfig(budget=Budget(tokens=1), on_budget="ask")
+    model = ScriptedProvider([tool_call("look", word="fern"), text("never")])
+    agent = Agent("c", llm_provider=model, tools=[look], stores=stores, loop_config=config)
+    async with agent:
+        assert (await agent.execute_turn("fern?")).outcome is Outcome.INPUT_REQUIRED
+    recording = await read_recording(stores, "c", 1)
+    for making in (None, making_of(agent)):
+        assert (await replay(recording, making)).difference is None
