@@ -67,9 +67,7 @@ async def condense(
     if part is None:
         return None
     turn, owner = record.turn_count, record.owner_actor
-    ledger = ledger_of(
-        known.stores, config, context_id=known.context_id, turn=turn, owner=owner
-    )
+    ledger = ledger_of(known.stores, config, known.context_id, turn, owner)
     # The history may be newer than the record: a turn may have begun between the two reads.
     seen = known.position_at(len(known.history) - 1)
     abilities = abilities_of(provider)

@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import replace
 from weakref import WeakValueDictionary
@@ -164,6 +164,10 @@ class Ledger:
         owed = amount_of(self._charged).minus(known)
         return Amount(max(owed.tokens, 0), max(owed.nanos, 0))
 
+    def open(self) -> None:
+        """Have turns that this task begins, as those of agents that are tools, pay here, too."""
+        _outer.set(self)
+
     async def close(self) -> None:
         """Add what is left to add, at the end of the turn."""
         if not self.allowances or (owed := self._owed()) == NOTHING:
@@ -176,21 +180,18 @@ class Ledger:
 
 
 def ledger_of(
-    stores: Stores, config: LoopConfig, *, context_id: str, turn: int, owner: str | None
+    stores: Stores, config: LoopConfig, context_id: str, turn: int, owner: str | None
 ) -> Ledger | None:
     """
     The accounts of a turn; `None` if its budget has none, and it works for no turn that has any.
 
     Args:
         owner: The owner of the context.
-
-    Raises:
-        ConfigurationError: The stores keep no accounts.
     """
-    allowances = allowances_of(config.budget, owner) if config.budget.has_windows else []
     outer = _outer.get()
-    if not allowances and outer is None:
+    if outer is None and not config.budget.has_windows:
         return None
+    allowances = allowances_of(config.budget, owner)
     place = Place(digest_of(context_id), turn)
     return Ledger(stores, allowances, place, patience_s=config.busy_timeout_s, outer=outer)
 
@@ -201,16 +202,6 @@ def metered(provider: LLMProvider, ledger: Ledger | None, config: LoopConfig) ->
         return provider
     needs_price = ledger.limits_money and config.budget.unknown_cost == "refuse"
     return MeteredProvider(provider, ledger, needs_price=needs_price)
-
-
-@contextmanager
-def paying(ledger: Ledger | None) -> Iterator[None]:
-    """Have turns that begin within, as those of agents that are tools, pay from *ledger* too."""
-    token = _outer.set(ledger)
-    try:
-        yield
-    finally:
-        _outer.reset(token)
 
 
 def _tightest(allowances: Sequence[Allowance]) -> list[Allowance]:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from looopy.agent.broadcast import Broadcast
 from looopy.agent.claim import AlreadyAccepted, Begun, Claiming
 from looopy.agent.commit import TurnLog
-from looopy.agent.ledger import ledger_of, metered, paying
+from looopy.agent.ledger import ledger_of, metered
 from looopy.agent.request import TurnRequest, TurnSetup
 from looopy.agent.state import counted, spent_before
 from looopy.auth.redaction import Redactor
@@ -151,9 +151,7 @@ class RunningTurn:
         known.view.sent.resume(plan.state.sent)
         record = known.record
         owner = self.request.actor_id if record is None else record.owner_actor
-        ledger = ledger_of(
-            known.stores, config, context_id=known.context_id, turn=log.turn, owner=owner
-        )
+        ledger = ledger_of(known.stores, config, known.context_id, log.turn, owner)
         first = True
         try:
             log.state = await counted(
@@ -175,20 +173,21 @@ class RunningTurn:
                 watch=self.watch,
             )
             outs = run_turn(given, plan)
-            with paying(ledger):
-                try:
-                    async for out in outs:
-                        if not isinstance(out, Group):
-                            self.broadcast.push(out)
-                        elif first:
-                            first = False
-                            log.opened(out)
-                        else:
-                            await log.commit(out)
-                finally:
-                    await outs.aclose()
-                    if ledger is not None:
-                        await ledger.close()
+            if ledger is not None:
+                ledger.open()
+            try:
+                async for out in outs:
+                    if not isinstance(out, Group):
+                        self.broadcast.push(out)
+                    elif first:
+                        first = False
+                        log.opened(out)
+                    else:
+                        await log.commit(out)
+            finally:
+                await outs.aclose()
+                if ledger is not None:
+                    await ledger.close()
         except asyncio.CancelledError:
             if log.result is None:
                 raise

@@ -49,6 +49,7 @@ class Budget:
             an unlisted model, your own server). `"refuse"` does not start the agent, and ends a
             turn as `budget` if its model turns out to have no price; `"ignore"` counts such calls
             as free.
+        has_windows: True if it limits a day or a month.
     """
 
     tokens: int | None = None
@@ -65,6 +66,7 @@ class Budget:
     tenant_month_tokens: int | None = None
     tenant_month_cost_usd: float | None = None
     unknown_cost: Literal["refuse", "ignore"] = "refuse"
+    has_windows: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         _choose(self, "unknown_cost", ("refuse", "ignore"))
@@ -73,15 +75,9 @@ class Budget:
         for name in ("cost_usd", "context_cost_usd", *(f"{one}_cost_usd" for one in WINDOWS)):
             _check(self, name, least=0, optional=True)
         _check(self, "context_s", least=0, optional=True)
-
-    @property
-    def has_windows(self) -> bool:
-        """True if it limits what an owner or tenant may use in a day or month."""
-        return any(
-            getattr(self, f"{one}_{what}") is not None
-            for one in WINDOWS
-            for what in ("tokens", "cost_usd")
-        )
+        limits = (f"{one}_{what}" for one in WINDOWS for what in ("tokens", "cost_usd"))
+        has_windows = any(getattr(self, name) is not None for name in limits)
+        object.__setattr__(self, "has_windows", has_windows)
 
     @property
     def limits_money(self) -> bool:

@@ -42,8 +42,10 @@ class SQLSpending(SQLStore, Spending):
         place: Place,
         owed: Amount = NOTHING,
     ) -> None:
+        accounts = {one.account for one in allowances}
         key = {
             "tenant": self.tenant,
+            "context": " ".join(sorted(accounts)),  # those that wait for the same rows
             "reservation": reservation,
             "place": place.context,
             "turn": bounded(place.turn),
