@@ -514,5 +514,5 @@ async def test_a_turn_that_waits_for_a_budget_is_the_same(stores: Stores) -> Non
     async with agent:
         assert (await agent.execute_turn("fern?")).outcome is Outcome.INPUT_REQUIRED
     recording = await read_recording(stores, "c", 1)
-    for making in (None, making_of(agent)):
-        assert (await replay(recording, making)).difference is None
+    for one in (None, agent):
+        assert (await replay(recording, one)).difference is None
