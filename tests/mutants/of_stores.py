@@ -691,8 +691,8 @@ MUTANTS = [
         "no-line-of-writes",
         "writes of one context are made in any order, each holding a connection meanwhile",
         "looopy.stores.sql.postgres.driver:PostgresDriver._carry_out",
-        "async with self._line(work, ring):",
-        "async with asyncio.Lock():",
+        "line = self._line(work, ring)",
+        "line = _Line()",
         f"{_ORDER}::test_writes_of_one_context_wait_in_line_without_a_connection",
     ),
     mutant(
