@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 PUSH_KEY: Final = "LOOOPY_PUSH_KEY"
 METRICS_TOKEN: Final = "LOOOPY_METRICS_TOKEN"  # noqa: S105 - the name of a variable
 _CLOSING_S = 5  # how long a connection may take to end once the turns have ended
-_STREAMS_S = 2  # how long a stream may take to send its last events
+_STREAMS_S = 5  # how long a stream may take to send its last events
 _CUT = 1
 _CTRL_C = 130
 
