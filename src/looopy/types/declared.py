@@ -37,6 +37,8 @@ def _plain(name: str) -> str:
 
 
 def _is_near(one: str, other: str) -> bool:
+    if 2 * min(len(one), len(other)) < _NEAR * (len(one) + len(other)):
+        return False  # the ratio cannot be higher
     import difflib  # few names have the same letters
 
     return difflib.SequenceMatcher(None, one, other).ratio() >= _NEAR
