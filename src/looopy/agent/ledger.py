@@ -12,14 +12,14 @@ import asyncio
 import logging
 import random
 from collections.abc import Sequence
-from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import replace
-from weakref import WeakValueDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from looopy.errors import BudgetExceeded, StoreError
 from looopy.llm.provider import LLMProvider
 from looopy.loop.metered import MeteredProvider
+from looopy.stores.base import Spending
 from looopy.stores.bundle import Stores
 from looopy.stores.shield import settle
 from looopy.stores.spending import (
@@ -41,6 +41,8 @@ _LONGEST_PAUSE_S = 1.0
 _chance = random.Random()  # noqa: S311 - spreads looks, keeps no secret
 _outer: ContextVar[Ledger | None] = ContextVar("looopy_ledger", default=None)
 _lines: WeakValueDictionary[tuple[object, ...], asyncio.Lock] = WeakValueDictionary()
+_left: WeakKeyDictionary[Spending, dict[str, Amount]] = WeakKeyDictionary()
+"""What calls have used that are not settled, because the store did not answer."""
 
 
 class Ledger:
@@ -102,8 +104,7 @@ class Ledger:
             if self.beyond is not None and beyond is not None:
                 await self.beyond.settle(beyond, NO_USAGE)
             if not isinstance(error, BudgetExceeded):  # it may have been stored
-                with suppress(StoreError):
-                    await settle(self._stores.spending.settle(name, NOTHING))
+                await self._exchange(name, NOTHING)
             raise
         self._added = self._added.plus(owed)
         self._most[name] = amount, beyond
@@ -111,6 +112,7 @@ class Ledger:
 
     async def _reserve(self, name: str, most: Amount, owed: Amount) -> None:
         spending, loop = self._stores.spending, asyncio.get_running_loop()
+        await self._settle_left()
         until, pause_s = loop.time() + self._patience_s, _SHORTEST_PAUSE_S
 
         async def tried(*, lastly: bool) -> bool:
@@ -136,7 +138,7 @@ class Ledger:
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     async def settle(self, reservation: str, used: Usage | None) -> None:
-        """See `Meter.settle`; a call that the store cannot settle now counts at its most."""
+        """See `Meter.settle`; a call that the store does not settle now is settled later."""
         most, beyond = self._most.pop(reservation)
         if self._outer is not None and used is not None:
             self._outer.paid_inside(used)
@@ -144,11 +146,27 @@ class Ledger:
             await self.beyond.settle(beyond, used)
         if not self.allowances:
             return
-        amount = most if used is None else amount_of(used)
+        await self._exchange(reservation, most if used is None else amount_of(used))
+
+    async def _exchange(self, reservation: str, used: Amount) -> None:
+        spending = self._stores.spending
         try:
-            await settle(self._stores.spending.settle(reservation, amount))
+            await settle(spending.settle(reservation, used))
         except StoreError as error:
-            _logger.warning("a model call was not settled and counts at its most: %s", error)
+            _left.setdefault(spending, {})[reservation] = used
+            text = "a model call counts at its most until the store answers again: %s"
+            _logger.warning(text, error)
+
+    async def _settle_left(self) -> None:
+        """Settle what the store did not settle before, whichever turn of this process it is of."""
+        spending = self._stores.spending
+        while left := _left.get(spending):
+            name, used = next(iter(left.items()))
+            try:
+                await settle(spending.settle(name, used))
+            except StoreError:
+                return
+            left.pop(name, None)
 
     def paid_inside(self, used: Usage) -> None:
         """Note the use of an agent that works for this turn, which is reserved and charged."""
@@ -170,7 +188,10 @@ class Ledger:
 
     async def close(self) -> None:
         """Add what is left to add, at the end of the turn."""
-        if not self.allowances or (owed := self._owed()) == NOTHING:
+        if not self.allowances:
+            return
+        await self._settle_left()
+        if (owed := self._owed()) == NOTHING:
             return
         self._added = self._added.plus(owed)
         try:

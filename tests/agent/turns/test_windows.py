@@ -276,7 +276,7 @@ async def test_a_call_that_is_cut_off_counts_at_its_most(agent_of, stores):
 async def test_no_call_is_made_while_the_accounts_cannot_be_read(
     agent_of, memory_stores, monkeypatch
 ):
-    """A store that is away does not make calls free."""
+    """A store that is away does not make calls free; it is told what they used when it is back."""
     provider, spending = Paid([text("hi")]), memory_stores.spending
     agent = await agent_of(provider, limits(owner_day_tokens=10**6), stores=memory_stores)
 
@@ -294,6 +294,11 @@ async def test_no_call_is_made_while_the_accounts_cannot_be_read(
     ((used, reserved),) = await sums(memory_stores)
     assert used == NOTHING
     assert reserved.tokens > LONG
+    other = await agent_of(
+        Paid([text("later")]), limits(owner_day_tokens=10**6), "c2", stores=memory_stores
+    )
+    assert (await other.execute_turn("go", auth_context=ADA)).text == "later"
+    assert await sums(memory_stores) == [(Amount(20, 20_000_000), NOTHING)]
 
 
 async def test_what_tools_charge_is_paid_for(agent_of, stores):
