@@ -42,7 +42,7 @@ _chance = random.Random()  # noqa: S311 - spreads looks, keeps no secret
 _outer: ContextVar[Ledger | None] = ContextVar("looopy_ledger", default=None)
 _lines: WeakValueDictionary[tuple[object, ...], asyncio.Lock] = WeakValueDictionary()
 _left: WeakKeyDictionary[Spending, dict[str, Amount]] = WeakKeyDictionary()
-"""What calls have used that are not settled, because the store did not answer."""
+"""The use of calls that are not settled, because the store did not answer."""
 
 
 class Ledger:

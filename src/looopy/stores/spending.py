@@ -1,5 +1,5 @@
 """
-What owners and tenants may spend in a day and in a month: the terms that every store shares.
+The terms of budgets of a day and a month, for owners and tenants, which every store shares.
 
 A model call is paid for in two steps. Before it, the most that it may use is reserved in each
 account that limits it: all of them have room, or nothing is written. After it, its reservation is
@@ -127,8 +127,8 @@ class Spent:
     Attributes:
         since: When the period began; UTC.
         until: When it ends.
-        used: What model calls have used, at most.
-        reserved: What calls that are not settled may use: they run, or their process died.
+        used: The amount that model calls have used.
+        reserved: The most that unsettled calls may use: they run, or their process died.
     """
 
     period: Period
@@ -192,7 +192,7 @@ def check_room(
     Refuse a call that does not fit an account.
 
     Args:
-        most: What the call may use.
+        most: The most that the call may use.
         used, reserved: The sums of the account, both without this call.
 
     Raises:

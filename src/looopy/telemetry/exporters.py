@@ -134,7 +134,7 @@ def _cut(response: Any, **_: object) -> None:
 
 
 def _resource() -> Resource:
-    """What `OTEL_RESOURCE_ATTRIBUTES` says, and this process's name unless it gives another."""
+    """The attributes that `OTEL_RESOURCE_ATTRIBUTES` names, and by default the process's name."""
     from opentelemetry.sdk.resources import (
         SERVICE_INSTANCE_ID,
         OTELResourceDetector,

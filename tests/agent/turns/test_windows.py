@@ -48,7 +48,7 @@ class Paid(ScriptedProvider):
             yield replace(event, message=replace(event.message, usage=TEN)) if done else event
 
     def cost_of(self, usage, model=""):
-        """Of any model."""
+        """The price, of any model."""
         del model
         tokens = usage.input + usage.cache_write + usage.output
         return replace(usage, cost=Cost(total=tokens * 0.001))
@@ -77,7 +77,7 @@ def agent_of(make_agent, request):
 
 
 async def sums(stores, account=ADAS):
-    """What an account has used and reserved today, and this month."""
+    """The used and reserved amounts of an account, today and this month."""
     return [(one.used, one.reserved) for one in await stores.spending.spent(account)]
 
 

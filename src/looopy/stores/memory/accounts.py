@@ -10,7 +10,7 @@ from looopy.stores.spending import NOTHING, Amount, Place
 
 
 class Sums(NamedTuple):
-    """What an account has used, and what is reserved in it."""
+    """The use of an account, and the amount that is reserved in it."""
 
     used: Amount = NOTHING
     reserved: Amount = NOTHING

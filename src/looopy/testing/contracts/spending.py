@@ -37,7 +37,7 @@ def _month(tokens: int) -> Allowance:
 
 
 async def _sums(stores: Stores, account: str = _ADA) -> list[tuple[Amount, Amount]]:
-    """What is used and reserved, for each period that has sums."""
+    """The used and the reserved amount, for each period that has sums."""
     return [(one.used, one.reserved) for one in await stores.spending.spent(account)]
 
 
@@ -118,7 +118,7 @@ class SpendingContract(Contract):
                 assert not await stores.spending.settle("one", NOTHING)
 
     async def test_calls_at_once_get_no_more_than_the_limit(self, stores: Stores) -> None:
-        """Of forty calls at once, as many get room as fit, whichever they are."""
+        """As many of forty calls at once get room as fit, whichever they are."""
         allowances = [_day(_ADA, 1_050), _month(5_000)]
         tried = (_fits(stores, f"call {n}", _CALL, allowances) for n in range(40))
         assert sum(await asyncio.gather(*tried)) == 10
@@ -139,7 +139,7 @@ class SpendingContract(Contract):
         assert await _sums(stores) == await _sums(stores, TENANT) == [(total, NOTHING)]
 
     async def test_a_call_may_use_more_than_was_reserved(self, stores: Stores) -> None:
-        """What was used counts; the next call has no room."""
+        """The real use counts; the next call has no room."""
         await stores.spending.reserve("one", _CALL, [_day(_ADA, 100)], place=_HERE)
         await stores.spending.settle("one", Amount(130, 0))
         assert await _sums(stores) == [(Amount(130, 0), NOTHING)]
