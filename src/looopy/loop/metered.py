@@ -20,7 +20,9 @@ from looopy.types.message import NO_USAGE, Usage
 from looopy.types.request import LLMRequest, StreamEvent, StreamOptions
 
 _SUMMARY_TOKENS: Final = 4096
-"""The longest answer of a call that names no limit, as those that write summaries."""
+"""
+The longest answer of a call that names no limit: a summary, or a call of an agent that is a tool.
+"""
 _ESTIMATE_PERCENT: Final = 150
 """The share of the estimated length of a request that it has at most."""
 

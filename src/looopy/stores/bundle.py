@@ -106,7 +106,7 @@ class Stores:
     @property
     def spending(self) -> Spending:
         """
-        What owners and the tenant have spent in days and months, for budgets that limit them.
+        The accounts of owners and the tenant in days and months, for budgets that limit them.
 
         Raises:
             ConfigurationError: These stores keep no accounts.

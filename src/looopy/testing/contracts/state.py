@@ -354,7 +354,7 @@ class StateStoreContract(Contract):
 
     @pytest.mark.parametrize("name", ["a\0b", "x" * 513])
     async def test_a_process_has_a_name_that_can_be_stored(self, stores: Stores, name: str) -> None:
-        """Of at most 512 bytes; a claim with another writes nothing."""
+        """It has at most 512 bytes; a claim with another name writes nothing."""
         with refuses(ValueRefused, path="/process"):
             await begin(stores, process=name)
         assert await stores.state.load(CONTEXT) is None
