@@ -14,12 +14,11 @@ import random
 from collections.abc import Sequence
 from contextvars import ContextVar
 from dataclasses import replace
-from weakref import WeakKeyDictionary, WeakValueDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary, ref
 
 from looopy.errors import BudgetExceeded, StoreError
 from looopy.llm.provider import LLMProvider
 from looopy.loop.metered import MeteredProvider
-from looopy.stores.base import Spending
 from looopy.stores.bundle import Stores
 from looopy.stores.shield import settle
 from looopy.stores.spending import (
@@ -41,8 +40,11 @@ _LONGEST_PAUSE_S = 1.0
 _chance = random.Random()  # noqa: S311 - spreads looks, keeps no secret
 _outer: ContextVar[Ledger | None] = ContextVar("looopy_ledger", default=None)
 _lines: WeakValueDictionary[tuple[object, ...], asyncio.Lock] = WeakValueDictionary()
-_left: WeakKeyDictionary[Spending, dict[str, Amount]] = WeakKeyDictionary()
-"""The use of calls that are not settled, because the store did not answer."""
+_left: WeakKeyDictionary[object, dict[str, dict[str, Amount]]] = WeakKeyDictionary()
+"""
+The use of calls that are not settled, because the store did not answer: by the backend, which all
+bindings of a database share, by tenant, and by reservation.
+"""
 
 
 class Ledger:
@@ -90,8 +92,7 @@ class Ledger:
 
     def is_in(self, stores: Stores) -> bool:
         """True if the accounts are those of *stores*."""
-        here, there = (getattr(one.state, "backend", one.state) for one in (self._stores, stores))
-        return here is there and self._stores.tenant == stores.tenant
+        return _backend(self._stores) is _backend(stores) and self._stores.tenant == stores.tenant
 
     async def reserve(self, most: Usage) -> str:
         """See `Meter.reserve`."""
@@ -131,7 +132,8 @@ class Ledger:
         accounts = (one.account for one in self.allowances)
         # One turn of this process asks again, for all that wait behind it for the same accounts:
         # otherwise the store would be busy with their questions.
-        line = _lines.setdefault((id(loop), id(spending), *accounts), asyncio.Lock())
+        place = (id(loop), id(_backend(self._stores)), self._stores.tenant)
+        line = _lines.setdefault((*place, *accounts), asyncio.Lock())
         async with line:
             while not await tried(lastly=loop.time() >= until):
                 await asyncio.sleep(pause_s * _chance.uniform(0.5, 1.0))
@@ -153,14 +155,16 @@ class Ledger:
         try:
             await settle(spending.settle(reservation, used))
         except StoreError as error:
-            _left.setdefault(spending, {})[reservation] = used
+            tenants = _left.setdefault(_home(self._stores), {})
+            tenants.setdefault(self._stores.tenant, {})[reservation] = used
             text = "a model call counts at its most until the store answers again: %s"
             _logger.warning(text, error)
 
     async def _settle_left(self) -> None:
         """Settle what the store did not settle before, whichever turn of this process it is of."""
         spending = self._stores.spending
-        while left := _left.get(spending):
+        left = _left.get(_home(self._stores), {}).get(self._stores.tenant)
+        while left:
             name, used = next(iter(left.items()))
             try:
                 await settle(spending.settle(name, used))
@@ -198,6 +202,21 @@ class Ledger:
             await settle(self._stores.spending.add(owed, self.allowances))
         except StoreError as error:
             _logger.warning("what tools have used was not added to a budget: %s", error)
+
+
+def _backend(stores: Stores) -> object:
+    """The object that all bindings of the same stores have in common."""
+    return getattr(stores.state, "backend", stores.state)
+
+
+def _home(stores: Stores) -> object:
+    """An object to keep what concerns *stores*, as long as they are there."""
+    backend = _backend(stores)
+    try:
+        hash(ref(backend))
+    except TypeError:  # a backend of somebody else, with slots or without a hash
+        return stores
+    return backend
 
 
 def ledger_of(

@@ -301,6 +301,64 @@ async def test_no_call_is_made_while_the_accounts_cannot_be_read(
     assert await sums(memory_stores) == [(Amount(20, 20_000_000), NOTHING)]
 
 
+class Slotted:
+    """Accounts of somebody else, which take neither attributes nor weak references."""
+
+    __slots__ = ("inner",)
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+    async def settle(self, reservation, used):
+        """Nobody answers."""
+        raise StoreUnavailable("away")
+
+
+class SlottedState:
+    """A state store of somebody else, with such accounts; its backend is itself."""
+
+    __slots__ = ("inner",)
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    def __getattr__(self, name):
+        if name == "backend":
+            raise AttributeError(name)
+        return getattr(self.inner, name)
+
+    def make_spending(self):
+        """Those accounts."""
+        return Slotted(self.inner.make_spending())
+
+
+@pytest.mark.parametrize("is_slotted", [True, False])
+async def test_what_is_settled_later_is_so_whoever_calls_next(
+    agent_of, memory_stores, monkeypatch, is_slotted
+):
+    """Another agent, on another binding of the stores; accounts of somebody else may have slots."""
+    config, one = limits(owner_day_tokens=10**6), memory_stores.for_tenant("t")
+    if is_slotted:
+        state = SlottedState(one.state)
+        one = Stores(one.messages, one.artifacts, state, one.journal, tenant="t")
+    else:
+        one.spending.settle = Slotted(None).settle
+    agent = await agent_of(Paid([text("hi")]), config, stores=one)
+    assert (await agent.execute_turn("go", auth_context=ADA)).text == "hi"
+    two = memory_stores.for_tenant("t")
+    ((used, reserved),) = await sums(two)
+    assert (used, reserved.tokens > LONG) == (NOTHING, True)
+    if is_slotted:
+        monkeypatch.setattr(Slotted, "settle", lambda self, *of: self.inner.settle(*of))
+        two = one
+    other = await agent_of(Paid([text("later")]), config, "c2", stores=two)
+    assert (await other.execute_turn("go", auth_context=ADA)).text == "later"
+    assert await sums(two) == [(Amount(20, 20_000_000), NOTHING)]
+
+
 async def test_what_tools_charge_is_paid_for(agent_of, stores):
     """With the next call of the model, or at the end of a turn that makes none."""
 
