@@ -37,6 +37,19 @@ class Priced(ScriptedProvider):
                 yield event
 
 
+class Hostile(ScriptedProvider):
+    """A model with the name of a formula; its provider begins with what a spreadsheet skips."""
+
+    async def stream(self, request, options):
+        """The script."""
+        async for event in super().stream(request, options):
+            if event.type == "done":
+                said = replace(event.message, provider='=HYPERLINK("http://x"', model="-1)")
+                yield replace(event, message=said)
+            else:
+                yield event
+
+
 async def converse(stores):
     """Contexts with all that a sum could count twice, or forget."""
     inner = Agent("i", llm_provider=Priced([text("in")]), agent_name="inner").as_tool(
@@ -159,3 +172,26 @@ async def test_the_program_prints_them_in_three_forms(tmp_path, capsys):
     with pytest.raises(SystemExit):
         main(["usage", "--since", "yesterday"])
     assert "is no date such as" in capsys.readouterr().err
+
+
+async def test_no_cell_of_the_csv_is_a_formula(tmp_path, capsys):
+    """Of whichever name; numbers stay numbers, and a name that is harmless stays as it is."""
+    from asyncio import to_thread
+
+    url = f"sqlite:///{tmp_path}/u.db"
+    owners = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\uff1d1", "a=1", "'=1", "ada"]
+    async with open_stores(url) as stores:
+        for number, owner in enumerate(owners):
+            async with Agent(
+                f"c{number}", llm_provider=Hostile([text("1")]), stores=stores
+            ) as agent:
+                await agent.execute_turn("one", AuthContext(owner))
+    chosen = ("--by", "owner", "--by", "model")
+    assert await to_thread(main, ["usage", "--db", url, *chosen, "--format", "csv"]) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert {row["owner"] for row in rows} == {
+        *("'=1+1", "'+1", "'-1", "'@SUM(A1)", "'\t=1", "'\uff1d1"),
+        *("a=1", "'=1", "ada"),
+    }
+    assert {row["model"] for row in rows} == {"'=HYPERLINK(\"http://x\"/-1)"}
+    assert {row["calls"] for row in rows} == {"1"}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from datetime import date
 from typing import Any, Final
@@ -11,7 +9,8 @@ from typing import Any, Final
 from looopy.cli.contexts import existing
 from looopy.cli.paths import default_url, shown_place
 from looopy.cli.render import json_line
-from looopy.cli.terminal import Terminal, safe_text
+from looopy.cli.tables import csv_text, table_lines
+from looopy.cli.terminal import Terminal
 from looopy.stores.usage import DIMENSIONS, Dimension, Key, Sum, sum_usage
 from looopy.types.message import Usage
 
@@ -53,7 +52,8 @@ async def show_usage(
         whole = {"by": chosen, "items": rows, "total": _numbers(total)}
         terminal.raw_line(json_line(whole))
     elif form == "csv":
-        terminal.raw_line(_csv(chosen, rows))
+        names = [*chosen, "calls", *_TOKENS, "cost_usd", "cost_complete"]
+        terminal.raw_line(csv_text(names, rows))
     elif not rows:
         chosen_part = " for these days or this owner" if owner or since or until else ""
         terminal.notice(f"No usage is stored in {shown_place(place)}{chosen_part}.")
@@ -94,31 +94,10 @@ def _dollars(usage: Usage) -> float | None:
     return round(usage.cost.total, 9)
 
 
-def _csv(by: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
-    out = io.StringIO()
-    names = [*by, "calls", *_TOKENS, "cost_usd", "cost_complete"]
-    writer = csv.DictWriter(out, names, lineterminator="\n")
-    writer.writeheader()
-    for row in rows:
-        names_of_it = {name: safe_text(row[name] or "") for name in by}
-        complete = "true" if row["cost_complete"] else "false"
-        writer.writerow({**row, **names_of_it, "cost_complete": complete})
-    return out.getvalue().rstrip("\n")
-
-
 def _table(by: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[str]:
     names = [*by, "calls", *_TOKENS, "cost"]
     cells = [[_cell(row, name) for name in names] for row in rows]
-    table = [[name.replace("_", " ") for name in names], *cells]
-    widths = [max(len(line[place]) for line in table) for place in range(len(names))]
-    return ["  ".join(_aligned(line, widths, len(by))).rstrip() for line in table]
-
-
-def _aligned(line: Sequence[str], widths: Sequence[int], names: int) -> list[str]:
-    return [
-        cell.ljust(width) if place < names else cell.rjust(width)
-        for place, (cell, width) in enumerate(zip(line, widths, strict=True))
-    ]
+    return table_lines([[name.replace("_", " ") for name in names], *cells], len(by))
 
 
 def _cell(row: Mapping[str, Any], name: str) -> str:
