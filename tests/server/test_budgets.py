@@ -85,9 +85,13 @@ async def test_a_client_continues_the_turn_when_there_is_room(stores):
                 "waiting", 1, [],
             )  # fmt: skip
             assert "Budget.owner_day_tokens" in found["waits_for"]
+            assert found["waits_for_limit"] == "owner_day_tokens"
+            (turn,) = (await client.get("/contexts/c/turns")).json()["items"]
+            assert (turn["outcome"], turn["stop_reason"]) == ("input_required", "budget")
             tokens[0] = 5_000
             await client.post("/contexts/other/turns", json={"message": "Hi."})  # takes the place
             answer = await client.post("/contexts/c/turns", json={})
             assert "Hello." in answer.text
             found = (await client.get("/contexts/c")).json()
             assert (found["status"], found["waits_for"]) == ("ready", None)
+            assert found["waits_for_limit"] is None

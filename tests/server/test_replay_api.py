@@ -103,6 +103,7 @@ async def test_a_replay_names_the_first_difference_to_the_agent_of_now():
         assert found == {
             "turn": 1,
             "outcome": "completed",
+            "stop_reason": "stop",
             "after": 0,
             "messages": 3,
             "difference": None,

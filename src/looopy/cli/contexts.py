@@ -111,6 +111,8 @@ async def show_context(url: str | None, context_id: str, *, as_json: bool) -> in
             terminal.raw_line(json_line(whole))
             return 0
         terminal.line(_context_line(record))
+        if (wait := waiting_line(context_to_json(record))) is not None:
+            terminal.line(wait)
         for line in _lineage_lines(lineage):
             terminal.line(line)
         shown = 0
@@ -282,14 +284,34 @@ def context_line(item: Mapping[str, Any]) -> str:
     """A context, as the HTTP API describes it, in one line."""
     interrupted = item["interrupted_turn"]
     how = item["status"] if interrupted is None else f"turn {interrupted} interrupted"
+    if item["waits_for"] is not None:
+        how = f"turn {interrupted} waits for {_budget(item)}"
     turns = counted(item["turn_count"], "turn")
     tags = "".join(f"  #{tag}" for tag in item["tags"])
     last = _time(item["last_activity"])
     return f"{item['context_id']}  {how}  {turns}  last activity {last}{tags}"
 
 
+def _budget(item: Mapping[str, Any]) -> str:
+    """The budget that has no room for a turn, in a few words."""
+    whose, _, rest = (item["waits_for_limit"] or "").partition("_")
+    period = rest.partition("_")[0]
+    if whose == "tenant":
+        return f"the tenant's budget of the {period}"
+    if whose == "owner":
+        return f"the budget of the {period} of {item.get('owner') or 'its owner'}"
+    return "its budget"
+
+
+def waiting_line(item: Mapping[str, Any]) -> str | None:
+    """The whole sentence about the budget that has no room; `None` if none is waited for."""
+    wait = item["waits_for"]
+    return None if wait is None else f"turn {item['interrupted_turn']} waits: {wait}"
+
+
 def _context_line(record: ContextRecord) -> str:
-    return context_line({**context_to_json(record), "tags": record.tags})
+    item = {**context_to_json(record), "tags": record.tags, "owner": record.owner_actor}
+    return context_line(item)
 
 
 def _lineage_lines(lineage: Lineage) -> Iterator[str]:

@@ -101,7 +101,7 @@ class Turn:
         reason, text = verdict.reason, verdict.text
         self.out.warn(reason.value, text)
         if reason is StopReason.BUDGET and self.given.config.on_budget == "ask":
-            self.progress.end(StopReason.INPUT_REQUIRED)
+            self.progress.end(reason)
             self.progress.waits_for = text
         elif verdict.ends:
             failed = outcome_of(reason) is Outcome.FAILED

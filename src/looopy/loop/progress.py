@@ -117,6 +117,11 @@ class Progress:
         self.stop = self.error = None
 
     @property
+    def waits_for_room(self) -> bool:
+        """True if the turn ends to ask for more of a budget."""
+        return self.stop is StopReason.BUDGET and bool(self.waits_for)
+
+    @property
     def put_off(self) -> bool:
         """True if queued messages continue a turn that would end naturally."""
         return bool(self.queued) and self.stop in NATURAL

@@ -190,7 +190,7 @@ def _close(turn: Turn) -> Group:
     stop = progress.stop or StopReason.ERROR
     if progress.open_calls and stop is StopReason.CANCELLED:
         skip_calls(turn, progress.open_calls, OUTCOME_UNKNOWN)  # a failed turn leaves them open
-    outcome = outcome_of(stop)
+    outcome = Outcome.INPUT_REQUIRED if progress.waits_for_room else outcome_of(stop)
     waits = outcome in (Outcome.INPUT_REQUIRED, Outcome.AUTH_REQUIRED)
     if not waits:
         drop(turn)

@@ -103,8 +103,7 @@ async def replay_made(
     now = recording_of(durable(events), before=recording.before)
     cut_off, surplus = script.over.is_set(), script.surplus
     limits = _OF_A_LIMIT if making is None else _UNCOUNTED
-    waits_for_room = recording.stop_reason is StopReason.INPUT_REQUIRED and not recording.asked
-    if recording.stop_reason in limits or waits_for_room or recording.outcome == "interrupted":
+    if recording.stop_reason in limits or recording.outcome == "interrupted":
         surplus = None  # it had ended before that call
     played = Played(ran=script.ran, known=stage.known, surplus=surplus, cut_off=cut_off)
     difference: Difference | None

@@ -74,6 +74,7 @@ class ContextItem(TypedDict):
     turn_count: int
     interrupted_turn: int | None
     waits_for: str | None
+    waits_for_limit: str | None
     pending: list[dict[str, Any]]
     error: str | None
     created_at: str

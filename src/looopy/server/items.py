@@ -4,7 +4,8 @@ Contexts, turns, messages and artifacts as JSON objects: items of a page, over H
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from typing import Any, Final
 
 from looopy.agent.lease import seems_left
 from looopy.stores.owner import is_here, process_of
@@ -13,6 +14,8 @@ from looopy.stores.search import SearchHit
 from looopy.types.artifact import Artifact
 from looopy.types.message_json import message_to_json, usage_to_json
 from looopy.types.state import AgentStatus, pending_to_json
+
+_LIMIT: Final = re.compile(r"\(Budget\.(\w+)\)")
 
 
 def status_of(record: ContextRecord) -> tuple[AgentStatus, int | None]:
@@ -40,11 +43,18 @@ def context_to_json(record: ContextRecord) -> dict[str, Any]:
         "pending": [{**pending_to_json(r), "args": dict(r.args)} for r in record.state.pending],
         "error": None if record.state.error is None else record.state.error[1],
         "waits_for": record.state.waits_for,
+        "waits_for_limit": _limit_in(record.state.waits_for),
         "created_at": record.created_at.isoformat(),
         "last_activity": record.last_activity.isoformat(),
         "usage": usage_to_json(record.state.usage),
         "metadata": dict(record.metadata),
     }
+
+
+def _limit_in(reason: str | None) -> str | None:
+    """The field of `Budget` that a sentence about a budget without room names, if it names one."""
+    found = None if reason is None else _LIMIT.search(reason)
+    return None if found is None else found[1]
 
 
 def lease_to_json(record: ContextRecord) -> dict[str, Any] | None:

@@ -119,6 +119,7 @@ def _schemas(limits: Limits) -> Json:
                 "pending": {"type": "array", "items": _ref("PendingRequest")},
                 "error": _maybe(_TEXT),
                 "waits_for": _maybe(_TEXT),
+                "waits_for_limit": _maybe(_TEXT),
                 "created_at": _TIME,
                 "last_activity": _TIME,
                 "usage": _ref("Usage"),
@@ -238,6 +239,7 @@ def _schemas(limits: Limits) -> Json:
             {
                 "turn": _NUMBER,
                 "outcome": _maybe({"enum": [one.value for one in Outcome]}),
+                "stop_reason": _maybe({"enum": [one.value for one in StopReason]}),
                 "after": {**_NUMBER, "description": "Behind this position its messages begin."},
                 "messages": {**_NUMBER, "description": "Those that the turn has added."},
                 "difference": {

@@ -71,6 +71,7 @@ def _to_json(found: Replayed) -> dict[str, Any]:
     return {
         "turn": recording.turn,
         "outcome": None if recording.outcome is None else recording.outcome.value,
+        "stop_reason": None if recording.stop_reason is None else recording.stop_reason.value,
         "after": recording.at,
         "messages": len(recording.messages),
         "difference": None if difference is None else asdict(difference),

@@ -126,6 +126,7 @@ async def test_a_budget_of_a_day_holds_for_all_contexts_of_an_owner(agent_of, st
         assert agent.state.status is AgentStatus.FAILED
     else:
         assert (result.outcome, result.error) == (Outcome.INPUT_REQUIRED, None)
+        assert result.stop_reason is StopReason.BUDGET
         assert agent.state.waits_for == warning.text
     other = await agent_of(provider, config, "c4", stores=stores)
     assert (await other.execute_turn("go", auth_context=BOB)).outcome is Outcome.COMPLETED

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import Any, Final
 
-from looopy.cli.contexts import context_line, show_hits, show_message, turn_line
+from looopy.cli.contexts import context_line, show_hits, show_message, turn_line, waiting_line
 from looopy.cli.erasing import agrees
 from looopy.cli.remote.connection import Away, connect
 from looopy.cli.remote.view import View
@@ -122,6 +122,8 @@ async def show_context(url: str, context_id: str, *, token: str | None, as_json:
             terminal.raw_line(json_line({**item, "turns": turns, "messages": messages}))
             return 0
         terminal.line(context_line(item))
+        if (wait := waiting_line(item)) is not None:
+            terminal.line(wait)
         for request in item["pending"]:
             terminal.line(f"{request['tool_name']} waits for an answer: {request['request_id']}")
         shown, turns_left = 0, client.turns(context_id)

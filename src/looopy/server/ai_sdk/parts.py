@@ -422,11 +422,9 @@ class Parts:
             yield {"type": "message-metadata", "messageMetadata": about}
             yield {"type": "error", "errorText": self._error or "the turn failed"}
         reason = _FINISH.get(event.stop_reason)
-        if reason is None:
-            reason = "error" if event.outcome is Outcome.FAILED else "other"
-        elif self._error:
+        if self._error or (reason is None and event.outcome is Outcome.FAILED):
             reason = "error"
-        yield {"type": "finish", "finishReason": reason, "messageMetadata": about}
+        yield {"type": "finish", "finishReason": reason or "other", "messageMetadata": about}
 
 
 def blocks_to_parts(content: str | Sequence[UserBlock]) -> list[Part]:

@@ -9,7 +9,16 @@ import {CallCard} from "./calls.js";
 import {announce, confirmed, fill, h} from "./dom.js";
 import {markdown} from "./markdown.js";
 import {requestCard} from "./requests.js";
-import {compactCount, cost, count, duration, pretty, shortened} from "./text.js";
+import {
+  compactCount,
+  cost,
+  count,
+  duration,
+  lacksRoom,
+  outcomeText,
+  pretty,
+  shortened,
+} from "./text.js";
 
 const CALLS_AT_ONCE = 30; // of one message
 const MORE_CALLS = 200;
@@ -258,7 +267,7 @@ export class Chat {
   turnEnded(event) {
     this.draw();
     this.turnEnds();
-    if (event) announce(`The turn has ended: ${outcomeText(event.outcome)}`);
+    if (event) announce(`The turn has ended: ${outcomeText(event)}`);
   }
 
   /** Calls that ran when the turn ended run no more. */
@@ -298,7 +307,7 @@ export class Chat {
     return h(
       "footer",
       {class: `turn-end ${turn.outcome}`},
-      h("span", {class: "dot", title: outcomeText(turn.outcome)}),
+      h("span", {class: "dot", title: outcomeText(turn)}),
       h("span", {}, `Turn ${turn.turn}: ${this.ending(turn)}`),
       h("span", {class: "faint"}, facts.join(" · ")),
       this.artifactsOf(turn.turn),
@@ -357,11 +366,16 @@ export class Chat {
 
   /** @param {any} turn */
   ending(turn) {
-    const next = this.conversation.turns.get(turn.turn + 1);
+    const {record, turns} = this.conversation;
+    const next = turns.get(turn.turn + 1);
+    const goesOn = next?.continues === turn.turn;
+    if (lacksRoom(turn)) {
+      if (goesOn) return `waited for the budget, and was continued by turn ${next.turn}`;
+      if (turn.turn < record.turn_count) return "waited for the budget, and was not continued";
+      return `waits for ${budgetText(record.waits_for_limit)}`;
+    }
     const asked = ["input_required", "auth_required"].includes(turn.outcome);
-    return asked && next?.continues === turn.turn
-      ? "asked, and was answered"
-      : outcomeText(turn.outcome);
+    return asked && goesOn ? "asked, and was answered" : outcomeText(turn);
   }
 
   /** @param {number} position */
@@ -524,15 +538,10 @@ function bar(text, action, act, kind = "") {
   return h("div", {class: "bar", role: "group", "aria-label": text}, h("span", {}, text), button);
 }
 
-/** @param {string | null} outcome */
-export function outcomeText(outcome) {
-  const words = /** @type {Record<string, string>} */ ({
-    completed: "completed",
-    failed: "failed",
-    cancelled: "cancelled",
-    input_required: "waits for an answer",
-    auth_required: "needs credentials",
-    interrupted: "interrupted, its process ended",
-  });
-  return words[outcome ?? ""] ?? "runs";
+/** The budget that has no room, and what it takes. @param {string | null} [limit] its name */
+function budgetText(limit) {
+  const [whose, period] = (limit ?? "").split("_");
+  if (whose === "owner") return `your budget of the ${period} to be raised or renewed`;
+  if (whose === "tenant") return `the tenant's budget of the ${period} to be raised or renewed`;
+  return "the budget to be raised";
 }

@@ -266,7 +266,7 @@ class App {
     if (conversation) document.title = `${name} · looopy`;
     const words = /** @type {Record<string, string>} */ ({
       running: "Running",
-      waiting: "Waits for you",
+      waiting: record?.waits_for ? "Waits for the budget" : "Waits for you",
       failed: "Failed",
       interrupted: "Unfinished",
       ready: "Ready",

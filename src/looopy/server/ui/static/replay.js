@@ -4,12 +4,11 @@
 
 import {Problem, at, call, get, newKey} from "./api.js";
 import {textOf} from "./blocks.js";
-import {outcomeText} from "./chat.js";
 import {CLIP, Conversation} from "./conversation.js";
 import {marked, paired} from "./differences.js";
 import {announce, fill, h} from "./dom.js";
 import {requestCard} from "./requests.js";
-import {compactCount, cost, count, counted, duration, pretty} from "./text.js";
+import {compactCount, cost, count, counted, duration, outcomeText, pretty} from "./text.js";
 
 const MOST_MESSAGES = 1000; // of a turn, on each side
 const MOST_CHARS = 4000; // of a part that are shown
@@ -123,7 +122,7 @@ export class Replay {
         : h(
             "p",
             {},
-            `Today's agent does the same with the answers of then: ${counted(found.messages, "message")}, ${outcomeText(found.outcome)}.`,
+            `Today's agent does the same with the answers of then: ${counted(found.messages, "message")}, ${outcomeText(found)}.`,
           ),
       difference?.then || difference?.now
         ? h(
@@ -411,7 +410,7 @@ function parts(entries, turns, ended) {
   }
   settle();
   const last = turns[turns.length - 1];
-  if (ended && last) found.push({kind: "end", name: "End", text: outcomeText(last.outcome)});
+  if (ended && last) found.push({kind: "end", name: "End", text: outcomeText(last)});
   return found;
 }
 

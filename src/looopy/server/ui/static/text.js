@@ -88,3 +88,23 @@ export function when(moment) {
   const year = days > 300 ? /** @type {const} */ ("numeric") : undefined;
   return then.toLocaleDateString("en-GB", {day: "numeric", month: "short", year});
 }
+
+/** True if a turn ended to wait for a budget. @param {any} turn */
+export function lacksRoom(turn) {
+  return turn.outcome === "input_required" && turn.stop_reason === "budget";
+}
+
+/** @param {{outcome?: string | null, stop_reason?: string | null}} turn */
+export function outcomeText(turn) {
+  const {outcome} = turn;
+  if (lacksRoom(turn)) return "waits for the budget";
+  const words = /** @type {Record<string, string>} */ ({
+    completed: "completed",
+    failed: "failed",
+    cancelled: "cancelled",
+    input_required: "waits for an answer",
+    auth_required: "needs credentials",
+    interrupted: "interrupted, its process ended",
+  });
+  return words[outcome ?? ""] ?? "runs";
+}

@@ -7,7 +7,7 @@
 
 import {at, get} from "./api.js";
 import {fill, h, svg} from "./dom.js";
-import {clock, cost, count, counted, duration, shortened} from "./text.js";
+import {clock, cost, count, counted, duration, outcomeText, shortened} from "./text.js";
 
 const LEFT = 58;
 const NARROWEST = 470; // a narrower place scrolls
@@ -539,7 +539,7 @@ function table(runs, open) {
             what:
               run.outcome === "interrupted"
                 ? recovery(run)[0].name
-                : `Run ${run.turn} ends: ${run.outcome}`,
+                : `Run ${run.turn} ends: ${outcomeText(run)}`,
             long: run.last_sign ? `${duration(seconds(run.last_sign, run.ended))} later` : "",
           }
         : null,
