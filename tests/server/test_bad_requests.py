@@ -73,9 +73,10 @@ async def test_a_body_that_is_no_use_is_refused():
 
 
 async def test_marks_in_a_text_are_no_values():
-    """A table with many commas is one value."""
+    """A table with many commas is one value, also behind a text that ends with a backslash."""
     async with serving() as (client, _):
-        table = {"message": "x", "metadata": {"table": '1,"[{",' * 30_000}}
+        texts = {"table": '1,"[{",' * 30_000, "path": "C:\\", "more": "," * 60_000}
+        table = {"message": "x", "metadata": texts}
         assert (await client.post("/contexts/c/turns", json=table)).status_code == 202
 
 

@@ -8,7 +8,7 @@ refuse it alike:
 - text must be encodable as UTF-8 and hold no NUL: lone surrogates and NUL break Postgres, printing
   and every stream after they were stored;
 - numbers must be finite and integers fit 64 bits;
-- objects have string keys; nesting stays within 64 levels; a body stays within 8 MiB.
+- objects have string keys; nesting stays within 64 levels; a body stays within 16 MiB.
 
 Values from tools and models are repaired (`repair`) on arrival, before the model or a subscriber
 sees them.
@@ -25,7 +25,7 @@ from typing import Any
 from looopy.errors import ValueRefused
 
 MAX_DEPTH = 64
-MAX_BODY_BYTES = 8 * 1024 * 1024
+MAX_BODY_BYTES = 16 * 1024 * 1024
 SURELY_SHORT = MAX_BODY_BYTES // 8
 """Characters that fit a body however they are written: one takes six bytes of JSON at most."""
 MAX_NAME_BYTES = 512
@@ -37,6 +37,8 @@ MAX_MEDIA_TYPE = 255
 MAX_INT = 2**63
 """The smallest whole number that is too large to be stored."""
 _LONGEST_NUMBER = 1024  # bits
+_SHORT_ESCAPES = b'"\\\b\f\n\r\t'  # two bytes of JSON; other control characters take six
+_LONG_ESCAPES = bytes(byte for byte in range(0x20) if byte not in _SHORT_ESCAPES)
 
 
 def _make_encode() -> Callable[[Any], str]:
@@ -117,7 +119,7 @@ def check(value: Any, path: str = "") -> None:
     """
     Refuse what `dump` refuses, for a value that is serialised later or not at all.
 
-    The text is made only of a value that may be too long.
+    The text is made only of a value that is too long, or nearly so.
 
     Args:
         path: JSON pointer of *value*, for the error.
@@ -129,18 +131,32 @@ def check(value: Any, path: str = "") -> None:
         return
     if not _is_plain(value, 1):
         _check(value, path, 1)
-    if _most_bytes(value) > MAX_BODY_BYTES:
+    if _most_bytes(value) > MAX_BODY_BYTES < _most_bytes(value, _text_bytes):
         dump(value, path)
 
 
-def _most_bytes(value: Any) -> int:
+def _bound(text: str) -> int:
+    return 6 * len(text) + 2  # a control character takes six
+
+
+def _text_bytes(text: str) -> int:
+    """The bytes of *text* as JSON, counted in a third of the time that it takes to make it."""
+    raw = text.encode()
+    escaped = len(raw) - len(raw.translate(None, _SHORT_ESCAPES + _LONG_ESCAPES))
+    control = len(raw) - len(raw.translate(None, _LONG_ESCAPES)) if escaped else 0
+    return len(raw) + escaped + 4 * control + 2
+
+
+def _most_bytes(value: Any, of_text: Callable[[str], int] = _bound) -> int:
     """At least as many bytes as the JSON of *value* has, with a comma after it."""
     if isinstance(value, str):
-        return 6 * len(value) + 3  # a control character takes six
+        return of_text(value) + 1
     if isinstance(value, Mapping):
-        return 3 + sum(map(_most_bytes, value)) + sum(map(_most_bytes, value.values()))
+        return 3 + sum(
+            of_text(key) + 1 + _most_bytes(item, of_text) for key, item in value.items()
+        )
     if isinstance(value, (list, tuple)):
-        return 3 + sum(map(_most_bytes, value))
+        return 3 + sum(_most_bytes(item, of_text) for item in value)
     return 32
 
 

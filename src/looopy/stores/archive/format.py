@@ -58,7 +58,7 @@ CONTEXT, TURNS, EVENTS, INBOX, ARTIFACTS = (
 MOST_MEMBERS: Final = 100_000
 MOST_MANIFEST_BYTES: Final = 32 * 1024 * 1024
 MOST_LINE_BYTES: Final = MAX_BODY_BYTES + 1024 * 1024
-"""A body has at most 8 MiB."""
+"""A body has at most 16 MiB."""
 
 LAST_NUMBER: Final = 2**32 - 2**16 - 1
 """The largest position, turn or `seq` that every backend keeps."""

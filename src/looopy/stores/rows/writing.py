@@ -94,11 +94,11 @@ def quoted(text: str, path: str = "") -> str:
 
 def _is_kept(text: str) -> bool:
     """True if every backend keeps JSON *text*; false if it needs a closer check."""
-    if len(text) * 4 > MAX_BODY_BYTES or "\\u0000" in text:
+    if len(text) > MAX_BODY_BYTES or "\\u0000" in text:
         return False
     if not text.isascii():
         try:
-            text.encode()
+            return len(text.encode()) <= MAX_BODY_BYTES
         except UnicodeEncodeError:
             return False
     return True

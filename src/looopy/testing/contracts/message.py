@@ -269,6 +269,16 @@ class MessageStoreContract(Contract):
         await stores.messages.append(CONTEXT, messages)
         assert await stores.messages.list(CONTEXT) == messages
 
+    async def test_texts_of_10_megabytes_are_kept(self, stores: Stores) -> None:
+        """Escapes take more room as JSON, and letters of other scripts in UTF-8."""
+        texts = ("\x1b[31mred words\n" * 670_000, "\u00e9\u6f22\U0001f9ff" * 1_111_112)
+        for after, text in enumerate(texts):
+            await stores.messages.append(CONTEXT, [user(text)])
+            [found] = await stores.messages.list(CONTEXT, after=after)
+            assert isinstance(found, UserMessage)
+            assert len(text.encode()) >= 10_000_000
+            assert found.content == text  # compared first: no report should show it
+
     @pytest.mark.parametrize("name", hostile.REFUSED_TEXT)
     async def test_text_that_a_database_refuses_is_refused(self, stores: Stores, name: str) -> None:
         """The error has the text's path, and nothing is written."""

@@ -33,7 +33,7 @@ from looopy.types.message import (
 )
 from looopy.types.message_check import Lost, as_flag, mended_shown
 from looopy.types.message_json import message_to_json
-from looopy.types.storable import SURELY_SHORT, dump, is_media_type, repair, repair_json
+from looopy.types.storable import SURELY_SHORT, check, dump, is_media_type, repair, repair_json
 
 _MAX_LEAVES = 5
 _MAX_DETAILS_CHARS = 1024 * 1024  # as JSON
@@ -232,7 +232,7 @@ def storable(result: ToolResultMessage) -> ToolResultMessage:
     if details is None and len(plain) == len(content) and chars <= SURELY_SHORT:
         return kept  # every store takes texts so short, with any other fields
     try:
-        dump(message_to_json(kept, compact=True))
+        check(message_to_json(kept, compact=True))
     except ValueRefused as refused:
         why = f"The tool has run, but its result cannot be stored: {refused.message}"
         return replace(result, content=(TextContent(why),), details=None, is_error=True)

@@ -32,7 +32,7 @@ T = TypeVar("T")
 _NAME = re.compile(r"(?<![:\w]):([a-z_]\w*)")
 _PART = re.compile(r"_q\d+$")
 _TUPLES = 1000
-_TAKEN = 16  # a row may be 8 MiB
+_TAKEN = 16  # a row may be 16 MiB
 _LEAVE_S = 2.0
 SPARE_S = 5.0
 """How much longer than a statement its answer may take."""
