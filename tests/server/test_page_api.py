@@ -93,6 +93,8 @@ async def test_a_page_finds_lists_and_reads_without_reading_everything():
         assert cut["message"]["content"][0]["text"] == "x" * 100
         whole = (await client.get(f"/contexts/c/messages/{cut['position']}")).json()
         assert whole["message"]["content"][0]["text"] == "x" * 5000
+        [event] = await stores.journal.events("c", after=cut["seq"] - 1, limit=1)
+        assert (event.type, event.position) == ("message_end", cut["position"])
         for path in ("messages/99", "messages/0", "turns/99/timeline"):
             assert (await client.get(f"/contexts/c/{path}")).status_code == 404, path
         for query in ("clip=99", "clip=x", "before=-1"):

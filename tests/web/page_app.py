@@ -17,9 +17,12 @@ from looopy.types.message import ToolResultMessage, UserMessage
 
 
 @tool(needs_approval=True)
-async def book(hotel: str, nights: int, context: ToolContext) -> str:
+async def book(
+    hotel: str, nights: int, context: ToolContext, breakfast: bool = True, wish: str | None = None
+) -> str:
     """Book a hotel."""
-    await context.artifacts.save("booking.json", {"hotel": hotel, "nights": nights})
+    booking = {"hotel": hotel, "nights": nights, "breakfast": breakfast, "wish": wish}
+    await context.artifacts.save("booking.json", booking)
     return f"booked {nights} nights"
 
 

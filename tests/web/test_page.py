@@ -242,6 +242,8 @@ async def test_a_turn_that_is_killed_twice_goes_on_and_its_timeline_shows_how(
         await page.tab_to(".chip.artifact", "Shift+Tab")
         await page.press("Enter")
         await page.sees("dialog[open] code:has-text('\"nights\": 3')")
+        unsaid = "dialog[open] code:has-text('\"breakfast\": true'):has-text('\"wish\": null')"
+        await page.sees(unsaid)  # what the model left to the tool, the form left to it as well
         await page.is_accessible()
         await page.press("Escape")
         await page.sees(".chip.artifact:focus")
@@ -313,6 +315,8 @@ async def _is_killed_twice(page: Page, served: Served) -> None:
         await page.sees(".bar:has-text('was interrupted')")  # without a reload, too
         await page.tab.reload()
         await page.sees(".prose p:text-is('Let me read.')", ".call.done", ".turn-end.completed")
+        booked = ".call.done:has-text('nights: 3'):has-text('edited'):has-text('approved')"
+        await page.sees(f"{booked} .faint:has-text('s')")  # and the time that it took
         await page.tab_to(".bar button.main")
         if last:
             old, late = await page.delayed(RECORD)

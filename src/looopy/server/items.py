@@ -104,6 +104,7 @@ def placed_to_json(record: MessageRecord) -> dict[str, Any]:
     return {
         "position": record.position,
         "turn": record.turn,
+        "seq": record.seq,
         "message": message_to_json(record.message),
     }
 

@@ -215,6 +215,7 @@ def _schemas(limits: Limits) -> Json:
             {
                 "position": _NUMBER,
                 "turn": _NUMBER,
+                "seq": {**_NUMBER, "description": "Of its `message_end` in the log."},
                 "message": {**_OBJECT, "description": "Roles, blocks: docs/agent.md."},
             }
         ),

@@ -13,12 +13,14 @@ const PAGE = 40;
 const MOST_SHOWN = 400; // messages that are kept: older ones are loaded again when asked for
 const SLOWEST_S = 2;
 const REFRESHES = 5;
+const RECALL_MS = 15_000; // how long the log of what is here already may take to come
 const STREAM = ["status_change", "tool_execution_update", "thinking"]
   .map((name) => `include=${name}`)
   .join("&");
 
 /**
- * @typedef {{position: number, turn: number, message: any, clipped?: Record<string, number>}} Entry
+ * @typedef {{position: number, turn: number, seq?: number, message: any,
+ *   clipped?: Record<string, number>}} Entry
  * @typedef {{state: "running" | "done" | "failed", args?: any, edited?: boolean, progress?: string,
  *   fraction?: number, seconds?: number, result?: Entry}} Call
  */
@@ -85,10 +87,12 @@ export class Conversation extends EventTarget {
     this.older = page.next;
     this.calls.clear();
     this.callers.clear();
+    this.decisions.clear();
     this.placeAll();
     await Promise.all([this.loadTurns(), this.list()]);
     this.live = null;
     this.emit("all");
+    await this.recall(page.items[0], this.seq);
   }
 
   /** Read the page of messages before those that are here. */
@@ -101,6 +105,49 @@ export class Conversation extends EventTarget {
     this.placeAll();
     await this.loadTurns();
     this.emit("older");
+    void this.recall(page.items[0], page.items.at(-1)?.seq ?? 0);
+  }
+
+  /**
+   * Read what messages do not tell of calls: arguments that a person changed, decisions, times.
+   *
+   * @param {Entry | undefined} first the message from which on the log is read
+   * @param {number} upto the last event
+   */
+  async recall(first, upto) {
+    if (!first?.seq || first.seq > upto) return;
+    const done = new AbortController();
+    const signal = AbortSignal.any([
+      this.closing.signal,
+      done.signal,
+      AbortSignal.timeout(RECALL_MS),
+    ]);
+    let below = first.position + 1;
+    const known = /** @type {Record<string, (event: any) => void>} */ ({
+      message_end: (event) => {
+        if (event.message.role === "assistant") below = event.position + 1;
+      },
+      tool_execution_start: (event) => {
+        const state = this.calls.get(this.keyOf(event.tool_call_id, below))?.state ?? "running";
+        this.called(event, {state, args: event.args, edited: event.edited}, below);
+      },
+      tool_execution_end: (event) => {
+        const state = event.is_error ? "failed" : "done";
+        this.called(event, {state, seconds: event.duration_s}, below);
+      },
+      approval_decided: (event) => this.decided(event, below),
+    });
+    try {
+      const path = at(this.id, `/events?format=compact&clip=${CLIP}&after=${first.seq - 1}`);
+      for await (const frame of follow(path, signal)) {
+        if (!Array.isArray(frame.data) && !frame.data?.path) known[frame.name]?.(frame.data);
+        if (Number(frame.id) >= upto) break;
+      }
+    } catch {
+      // what is here is right, with less beside it
+    } finally {
+      done.abort(); // the stream would go on
+    }
   }
 
   placeAll() {
@@ -288,9 +335,9 @@ export class Conversation extends EventTarget {
     this.emit("call", key);
   }
 
-  /** @param {any} event @param {Call} facts */
-  called(event, facts) {
-    const key = this.keyOf(event.tool_call_id);
+  /** @param {any} event @param {Call} facts @param {number} [below] as in `keyOf` */
+  called(event, facts, below) {
+    const key = this.keyOf(event.tool_call_id, below);
     this.calls.set(key, {...this.calls.get(key), ...facts});
     this.emit("call", key);
   }
@@ -306,9 +353,9 @@ export class Conversation extends EventTarget {
     this.called(event, {...known, progress, fraction: event.progress ?? known.fraction});
   }
 
-  /** @param {any} event */
-  decided(event) {
-    const key = this.keyOf(event.tool_call_id);
+  /** @param {any} event @param {number} [below] as in `keyOf` */
+  decided(event, below) {
+    const key = this.keyOf(event.tool_call_id, below);
     this.decisions.set(key, event);
     this.emit("call", key);
   }

@@ -18,20 +18,12 @@ let made = 0;
  * @returns {Field}
  */
 export function formOf(schema, value, label) {
-  const properties = schema?.properties;
-  if (!properties || (value !== undefined && !isObject(value)))
-    return fieldOf(schema, value, label);
-  const names = [...new Set([...Object.keys(properties), ...Object.keys(value ?? {})])];
-  const required = new Set(schema.required ?? []);
-  const fields = names.map((name) => {
-    const inner = properties[name] ?? {};
-    return {name, field: fieldOf(inner, value?.[name], inner.title ?? name, required.has(name))};
-  });
-  const simple = h(
-    "div",
-    {class: "fields"},
-    fields.map(({field}) => field.element),
-  );
+  if (!schema?.properties || (value !== undefined && !isObject(value)))
+    return fieldOf(plainOf(schema, schema), value, label);
+  let fields = fieldsOf(schema, value);
+  const simple = h("div", {class: "fields"});
+  const draw = () => fill(simple, fields.map(({field}) => field.element));
+  draw();
   const raw = jsonField(value ?? {}, `${label} as JSON`);
   const body = h("div", {}, simple);
   let asJson = false;
@@ -41,13 +33,61 @@ export function formOf(schema, value, label) {
     return Object.fromEntries(said.filter(([, one]) => one !== undefined));
   };
   const flip = h("button", {type: "button", class: "quiet small", onclick: turn}, "Edit as JSON");
+  const wrong = h("p", {class: "error", role: "alert"});
   function turn() {
-    if (!asJson) /** @type {any} */ (raw).write(read());
+    try {
+      const said = read();
+      if (!asJson) raw.write(said);
+      else if (isObject(said)) fields = fieldsOf(schema, said);
+      else throw new Error("Fields need an object");
+      wrong.textContent = "";
+    } catch (error) {
+      wrong.textContent = /** @type {Error} */ (error).message; // what was typed stays
+      return;
+    }
     asJson = !asJson;
+    if (!asJson) draw();
     fill(body, asJson ? raw.element : simple);
     flip.textContent = asJson ? "Edit as fields" : "Edit as JSON";
   }
-  return {element: h("div", {class: "form"}, body, flip), read};
+  return {element: h("div", {class: "form"}, body, flip, wrong), read};
+}
+
+/**
+ * A field for each property of a schema, and for what else is there.
+ *
+ * @param {any} schema
+ * @param {any} value
+ */
+function fieldsOf(schema, value) {
+  const {properties} = schema;
+  const names = [...new Set([...Object.keys(properties), ...Object.keys(value ?? {})])];
+  const required = new Set(schema.required ?? []);
+  return names.map((name) => {
+    const inner = plainOf(properties[name] ?? {}, schema);
+    const field = fieldOf(inner, value?.[name], inner.title ?? name, required.has(name));
+    return {name, field};
+  });
+}
+
+/**
+ * The schema that a reference names; of "this or null", this.
+ *
+ * @param {any} schema
+ * @param {any} root
+ * @param {number} [depth] a schema may name itself
+ * @returns {any}
+ */
+function plainOf(schema, root, depth = 0) {
+  if (!isObject(schema) || depth > 8) return {};
+  const {$ref, anyOf, ...plain} = schema;
+  const named = root.$defs?.[String($ref ?? "").replace("#/$defs/", "")];
+  if (named) return {...plainOf(named, root, depth + 1), ...plain};
+  if (!Array.isArray(anyOf)) return schema;
+  const others = anyOf.filter((one) => one?.type !== "null");
+  if (others.length !== 1) return schema;
+  const nullable = others.length < anyOf.length;
+  return {...plainOf(others[0], root, depth + 1), ...plain, nullable};
 }
 
 /**
@@ -59,87 +99,118 @@ export function formOf(schema, value, label) {
  */
 function fieldOf(schema, value, label, required = true) {
   const kind = kindOf(schema, value);
+  if (kind === "json") return jsonField(value, label, required, schema?.description);
   const id = `field-${(made += 1)}`;
   const note = schema?.description;
-  const hidden = typeof value === "string" && shown(value) !== value;
   const about = {id, "aria-describedby": note ? `${id}-note` : null};
   const around = (/** @type {HTMLElement} */ input) =>
     h(
       "div",
       {class: `field of-${kind}`},
-      h("label", {for: id}, label, required ? null : h("span", {class: "faint"}, " (optional)")),
+      labelOf(id, label, required),
       input,
-      note ? h("small", {id: `${id}-note`}, note) : null,
-      hidden
-        ? h("small", {class: "warn"}, "It has hidden characters: ", h("code", {}, value))
-        : null,
+      notes(id, note, value),
     );
-  const missing = () => new Error(`${label} is missing`);
+  const unsaid = schema.default; // what the tool takes if nobody says anything
+  const begins = unsaid === undefined || unsaid === null ? "" : pretty(unsaid);
+  /** What an empty field says. @param {any} [otherwise] */
+  const empty = (otherwise) => {
+    if (value === "" && kind === "text") return ""; // as it was
+    if (value === null || (required && schema.nullable)) return null;
+    if (!required) return undefined;
+    if (otherwise === undefined) throw new Error(`${label} is missing`);
+    return otherwise;
+  };
   if (kind === "choice") {
     const options = schema.enum ?? [];
     const select = h(
       "select",
       about,
-      required && value !== undefined ? null : h("option", {value: ""}, "—"),
+      required && value !== undefined && value !== null
+        ? null
+        : h("option", {value: ""}, begins ? `— (${begins})` : "—"),
       options.map((/** @type {any} */ one, /** @type {number} */ i) =>
         h("option", {value: String(i), selected: same(one, value)}, pretty(one)),
       ),
     );
-    const read = () => {
-      if (select.value !== "") return options[Number(select.value)];
-      if (required) throw missing();
-      return undefined;
-    };
+    const read = () => (select.value === "" ? empty() : options[Number(select.value)]);
     return {element: around(select), read};
   }
   if (kind === "boolean") {
-    const box = h("input", {type: "checkbox", ...about, checked: value === true});
-    return {element: around(box), read: () => box.checked};
+    const first = (value ?? unsaid) === true;
+    const box = h("input", {type: "checkbox", ...about, checked: first});
+    const untouched = () => !required && (value ?? null) === null && box.checked === first;
+    return {element: around(box), read: () => (untouched() ? empty() : box.checked)};
   }
   if (kind === "number") {
     const step = schema.type === "integer" ? 1 : "any";
-    const input = h("input", {type: "number", step, ...about, value: value ?? ""});
+    const bounds = {step, min: schema.minimum, max: schema.maximum, placeholder: begins};
+    const input = h("input", {type: "number", ...bounds, ...about, value: value ?? ""});
     const read = () => {
-      if (input.value === "" && !required) return undefined;
-      if (input.value === "" || !input.checkValidity())
-        throw new Error(`${label} must be a number`);
-      return Number(input.value);
+      if (!input.checkValidity()) throw new Error(`${label}: ${input.validationMessage}`);
+      return input.value === "" ? empty() : Number(input.value);
     };
     return {element: around(input), read};
   }
-  if (kind === "text") {
-    const long = String(value ?? "").length > 60 || String(value ?? "").includes("\n");
-    const input = long
-      ? h("textarea", {rows: 4, ...about, value: value ?? ""})
-      : h("input", {type: "text", autocomplete: "off", ...about, value: value ?? ""});
-    return {
-      element: around(input),
-      read: () => (input.value === "" && !required ? undefined : input.value),
-    };
-  }
-  const raw = jsonField(value, label);
-  const read = () =>
-    raw.element.querySelector("textarea")?.value.trim() || required ? raw.read() : undefined;
-  return {element: raw.element, read};
+  const long = String(value ?? "").length > 60 || String(value ?? "").includes("\n");
+  const dated = schema.format === "date" && (!value || /^\d{4}-\d\d-\d\d$/.test(value));
+  const more = {placeholder: begins, ...about, value: value ?? ""};
+  const input = long
+    ? h("textarea", {rows: 4, ...more})
+    : h("input", {type: dated ? "date" : "text", autocomplete: "off", ...more});
+  return {element: around(input), read: () => (input.value === "" ? empty("") : input.value)};
 }
 
 /** @param {any} schema @param {any} value */
 function kindOf(schema, value) {
   if (Array.isArray(schema?.enum)) return "choice";
   const type = schema?.type;
-  if (type === "boolean") return "boolean";
-  if (type === "integer" || type === "number") return "number";
-  if (type === "string" || (type === undefined && typeof value === "string")) return "text";
-  return "json";
+  const fits = (/** @type {string} */ one) => (value ?? null) === null || typeof value === one;
+  if (type === "boolean" && fits("boolean")) return "boolean";
+  if ((type === "integer" || type === "number") && fits("number")) return "number";
+  if (type === "string" ? fits("string") : type === undefined && typeof value === "string")
+    return "text";
+  return "json"; // also a value that its schema does not allow: a field would hide it
 }
 
-/** @param {any} value @param {string} label */
-function jsonField(value, label) {
+/** @param {string} id @param {string} label @param {boolean} required */
+function labelOf(id, label, required) {
+  return h("label", {for: id}, label, required ? null : h("span", {class: "faint"}, " (optional)"));
+}
+
+/**
+ * What stands below a field.
+ *
+ * @param {string} id
+ * @param {string | undefined} note
+ * @param {any} value
+ */
+function notes(id, note, value) {
+  const text = typeof value === "string" ? value : JSON.stringify(value, null, 2);
+  const hidden = text !== undefined && shown(text) !== text;
+  return [
+    note ? h("small", {id: `${id}-note`}, note) : null,
+    hidden ? h("small", {class: "warn"}, "It has hidden characters: ", h("code", {}, text)) : null,
+  ];
+}
+
+/**
+ * @param {any} value
+ * @param {string} label
+ * @param {boolean} [required]
+ * @param {string} [note]
+ * @returns {Field & {write: (next: any) => void}}
+ */
+function jsonField(value, label, required = true, note = undefined) {
   const id = `field-${(made += 1)}`;
   const said = value === undefined ? "" : JSON.stringify(value, null, 2);
-  const input = h("textarea", {id, rows: 6, class: "mono", spellcheck: "false", value: said});
-  const element = h("div", {class: "field json"}, h("label", {for: id}, `${label} (JSON)`), input);
+  const rows = Math.min(8, Math.max(2, said.split("\n").length));
+  const about = {id, "aria-describedby": note ? `${id}-note` : null, spellcheck: "false"};
+  const input = h("textarea", {rows, class: "mono", ...about, value: said});
+  const name = labelOf(id, `${label} (JSON)`, required);
+  const element = h("div", {class: "field json"}, name, input, notes(id, note, value));
   const read = () => {
+    if (!required && !input.value.trim()) return undefined;
     try {
       return JSON.parse(input.value);
     } catch (error) {
