@@ -11,6 +11,7 @@ import asyncio
 import json
 import subprocess
 import sys
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from tests.fixtures.freeze import TENANTS, read
 from looopy import Agent, AuthContext, tool
 from looopy.errors import SchemaOutOfDate
 from looopy.stores import open_stores
+from looopy.stores.spending import Amount, Place, account_of, digest_of
 from looopy.stores.sql import migrate
 from looopy.testing import ScriptedProvider, text
 from looopy.types.state import AgentStatus, Outcome
@@ -105,6 +107,21 @@ def assert_holds(found, then):
             assert_holds(one, other)
     else:
         assert found == then
+
+
+async def test_sums_without_a_dollar_say_now_that_they_have_no_price(empty):
+    """Those with dollars count as whole, as they did; a dead call is known by its turn."""
+    frozen.load("0010", empty)
+    async with open_stores(await _upgraded(empty)) as stores:
+        accounts = dict(await stores.spending.accounts(day=date(2026, 11, 24)))
+        used = {name: [one.used for one in sums] for name, sums in accounts.items()}
+        assert used == {
+            account_of("u1"): [Amount(450, 22_500)] * 2,
+            account_of("u2"): [Amount(350, 0, 350)] * 2,
+        }
+        (left,) = await stores.spending.held()
+        assert (left.reservation, left.place) == ("left-open", Place(digest_of("open"), 2))
+        assert (left.most, left.most.is_priced) == (Amount(900, 45_000), True)
 
 
 @pytest.mark.parametrize("context_id", ["finished", "kinds", "cleared", "metadata-only", "failed"])

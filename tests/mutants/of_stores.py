@@ -1100,8 +1100,16 @@ MUTANTS = [
         "accounts-refund-the-dead",
         "a process that is killed again and again spends without a limit",
         "looopy.stores.sql.spending:_reserve",
-        "_exchange(key, row, Amount(*row[:2]))",
+        "_exchange(key, row, Amount(*row[:3]))",
         "_exchange(key, row, NOTHING)",
         f"{_SPENDING}::test_calls_that_died_leave_no_room_to_a_later_turn",
+    ),
+    mutant(
+        "accounts-forget-the-released",
+        "a call that an operator took for dead spends without being counted",
+        "looopy.stores.sql.spending:_release",
+        "yield Query(s.EMPTY_RESERVATION, key)",
+        "yield Query(s.TAKE_RESERVATION, key)",
+        f"{_SPENDING}::test_what_a_call_holds_is_released_and_the_call_still_counts",
     ),
 ]

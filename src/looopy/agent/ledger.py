@@ -184,7 +184,7 @@ class Ledger:
         """The use of tools that no account has yet."""
         known = amount_of(self._inside).plus(self._added)
         owed = amount_of(self._charged).minus(known)
-        return Amount(max(owed.tokens, 0), max(owed.nanos, 0))
+        return Amount(*(max(part, 0) for part in owed))
 
     def open(self) -> None:
         """Have turns that this task begins, as those of agents that are tools, pay here, too."""

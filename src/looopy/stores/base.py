@@ -10,7 +10,7 @@ applied whole or not at all. Their arguments and results are in `looopy.stores.r
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
 from looopy.stores.bells import Bells
@@ -29,7 +29,7 @@ from looopy.stores.records import (
     TurnRecord,
     Waiter,
 )
-from looopy.stores.spending import NOTHING, TENANT, Allowance, Amount, Place, Spent
+from looopy.stores.spending import NOTHING, TENANT, Allowance, Amount, Held, Place, Spent
 from looopy.types.artifact import Artifact, ArtifactKind, ArtifactStatus, Chunk, Content, Loaded
 from looopy.types.event import AgentEvent, Compaction, HistoryRewound
 from looopy.types.message import Message, UserMessage
@@ -817,13 +817,50 @@ class Spending(Protocol):
         """Add what was used without a reservation, whether it fits or not."""
         ...
 
-    async def spent(self, account: str = TENANT) -> Sequence[Spent]:
+    async def spent(
+        self, account: str = TENANT, *, day: date | None = None
+    ) -> Sequence[Spent]:
         """
-        The sums of an account in this day and this month, as far as they are kept.
+        The sums of an account in a day and in its month, as far as they are kept.
 
         Args:
             account: `account_of(owner)`, or the whole tenant's. Only periods that a budget limited
                 when calls were made have sums.
+            day: The day, in UTC; today by default.
+        """
+        ...
+
+    async def accounts(
+        self, *, day: date | None = None, after: str = "", limit: int = 200
+    ) -> Sequence[tuple[str, Sequence[Spent]]]:
+        """
+        All accounts that have sums in a day or in its month, by name, with these sums.
+
+        Args:
+            day: As for `spent`.
+            after: Begin behind this account.
+            limit: At most so many accounts.
+        """
+        ...
+
+    async def held(self, *, after: str = "", limit: int = 200) -> Sequence[Held]:
+        """
+        The reservations that hold something, by name, in whichever accounts.
+
+        Args:
+            after: Begin behind this reservation.
+            limit: At most so many.
+        """
+        ...
+
+    async def release(self, reservation: str) -> bool:
+        """
+        Give back what a reservation holds, because its call is known to have used nothing.
+
+        It stays known: should its call be settled after all, that counts in full.
+
+        Returns:
+            False if it holds nothing: it was settled or released before, or never made.
         """
         ...
 

@@ -12,10 +12,11 @@ Money is kept as whole billionths of a dollar, so what is given back is what was
 from __future__ import annotations
 
 import hashlib
+import operator
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from looopy.errors import BudgetExceeded
@@ -37,23 +38,34 @@ TENANT: Final = "tenant"
 
 
 class Amount(NamedTuple):
-    """Tokens, and billionths of a dollar."""
+    """
+    Tokens, and billionths of a dollar.
+
+    Attributes:
+        unpriced: The tokens of calls of which no price, or not the whole price, is known.
+    """
 
     tokens: int = 0
     nanos: int = 0
+    unpriced: int = 0
 
     @property
     def cost_usd(self) -> float:
-        """The money in dollars."""
+        """The money in dollars, as far as it is known; see `is_priced`."""
         return self.nanos / _NANOS
+
+    @property
+    def is_priced(self) -> bool:
+        """True if `cost_usd` is the whole cost."""
+        return not self.unpriced
 
     def plus(self, other: Amount) -> Amount:
         """The sum of both."""
-        return Amount(self.tokens + other.tokens, self.nanos + other.nanos)
+        return Amount(*map(operator.add, self, other))
 
     def minus(self, other: Amount) -> Amount:
         """*self* without *other*; parts may be negative."""
-        return Amount(self.tokens - other.tokens, self.nanos - other.nanos)
+        return Amount(*map(operator.sub, self, other))
 
 
 NOTHING: Final = Amount()
@@ -62,7 +74,8 @@ NOTHING: Final = Amount()
 def amount_of(usage: Usage) -> Amount:
     """The tokens and the known cost of *usage*."""
     cost = 0.0 if usage.cost is None else usage.cost.total
-    return Amount(min(usage.total_tokens, _MOST), nanos_of(cost))
+    tokens = min(usage.total_tokens, _MOST)
+    return Amount(tokens, nanos_of(cost), 0 if usage.is_priced else tokens)
 
 
 def nanos_of(dollars: float) -> int:
@@ -150,6 +163,50 @@ class Place(NamedTuple):
     turn: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """
+    A reservation: the most that an unsettled call may use. The call runs, or its process died.
+
+    Attributes:
+        reservation: Its name.
+        place: The turn that made it.
+        accounts: The accounts in which it is set aside.
+        since: When it was made; UTC.
+        until: When the last of its periods ends.
+    """
+
+    reservation: str
+    place: Place
+    most: Amount
+    accounts: Sequence[str]
+    since: datetime
+    until: datetime
+
+
+def held_of(
+    reservation: str,
+    place: Place,
+    most: Amount,
+    charges: Sequence[Sequence[str]],
+    made_at_us: int,
+) -> Held:
+    """
+    The reservation of a row.
+
+    Args:
+        charges: Pairs of an account and a period.
+    """
+    return Held(
+        reservation=reservation,
+        place=place,
+        most=most,
+        accounts=tuple(dict.fromkeys(account for account, _ in charges)),
+        since=from_us(made_at_us),
+        until=max(bounds_of(period)[2] for _, period in charges),
+    )
+
+
 def new_reservation() -> str:
     """A name that no other reservation has."""
     return os.urandom(16).hex()
@@ -157,8 +214,12 @@ def new_reservation() -> str:
 
 def key_of(period: Period, now_us: int) -> str:
     """The period that *now_us* lies in, as its rows name it: `d2026-11-23` or `m2026-11`."""
-    now = from_us(now_us)
-    return f"d{now:%Y-%m-%d}" if period == "day" else f"m{now:%Y-%m}"
+    return keys_on(from_us(now_us))[period]
+
+
+def keys_on(day: date) -> dict[str, str]:
+    """The day and the month that *day* lies in, as `key_of` names them."""
+    return {"day": f"d{day:%Y-%m-%d}", "month": f"m{day:%Y-%m}"}
 
 
 def oldest_kept(now_us: int) -> dict[str, str]:

@@ -22,6 +22,7 @@ class Reservation(NamedTuple):
     place: Place
     most: Amount
     charges: Sequence[tuple[str, str]]
+    made_at_us: int
 
 
 @dataclass(slots=True)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import date
+from itertools import islice
 
 from looopy.stores.base import Spending
 from looopy.stores.memory.accounts import Accounts, Reservation, Sums
@@ -13,11 +15,13 @@ from looopy.stores.spending import (
     TENANT,
     Allowance,
     Amount,
+    Held,
     Place,
     Spent,
     charges_of,
     check_room,
-    key_of,
+    held_of,
+    keys_on,
     spent_of,
 )
 from looopy.types.event import utc_now
@@ -38,7 +42,8 @@ class InMemorySpending(MemoryStore, Spending):
         accounts = self._accounts
         if reservation in accounts.reservations:
             return
-        charges = charges_of(allowances, to_us(utc_now()))
+        now_us = to_us(utc_now())
+        charges = charges_of(allowances, now_us)
         earlier = {
             name: one
             for name, one in accounts.reservations.items()
@@ -54,7 +59,7 @@ class InMemorySpending(MemoryStore, Spending):
             del accounts.reservations[name]
             accounts.exchange(one, one.most)
         named = [(allowance.account, period) for allowance, period in charges]
-        accounts.reservations[reservation] = Reservation(place, most, named)
+        accounts.reservations[reservation] = Reservation(place, most, named, now_us)
         for charge in named:
             accounts.add(charge, owed, most)
 
@@ -70,14 +75,37 @@ class InMemorySpending(MemoryStore, Spending):
         for allowance, period in charges_of(allowances, to_us(utc_now())):
             self._accounts.add((allowance.account, period), used, NOTHING)
 
-    async def spent(self, account: str = TENANT) -> list[Spent]:
-        now_us = to_us(utc_now())
-        found = []
-        for key in (key_of("day", now_us), key_of("month", now_us)):
-            sums = self._accounts.sums.get((account, key))
-            if sums is not None:
-                found.append(spent_of(key, *sums))
-        return found
+    async def spent(self, account: str = TENANT, *, day: date | None = None) -> list[Spent]:
+        return self._sums(account, day)
+
+    async def accounts(
+        self, *, day: date | None = None, after: str = "", limit: int = 200
+    ) -> list[tuple[str, Sequence[Spent]]]:
+        names = sorted({account for account, _ in self._accounts.sums if account > after})
+        found = ((name, self._sums(name, day)) for name in names)
+        return list(islice((one for one in found if one[1]), limit))
+
+    async def held(self, *, after: str = "", limit: int = 200) -> list[Held]:
+        reservations = sorted(self._accounts.reservations.items())
+        found = ((name, one) for name, one in reservations if name > after and any(one.most))
+        return [
+            held_of(name, one.place, one.most, one.charges, one.made_at_us)
+            for name, one in islice(found, limit)
+        ]
+
+    async def release(self, reservation: str) -> bool:
+        accounts = self._accounts
+        found = accounts.reservations.get(reservation)
+        if found is None or not any(found.most):
+            return False
+        accounts.exchange(found, NOTHING)
+        accounts.reservations[reservation] = found._replace(most=NOTHING)
+        return True
+
+    def _sums(self, account: str, day: date | None) -> list[Spent]:
+        keys = keys_on(day or utc_now())
+        sums = self._accounts.sums
+        return [spent_of(k, *sums[account, k]) for k in keys.values() if (account, k) in sums]
 
     @property
     def _accounts(self) -> Accounts:

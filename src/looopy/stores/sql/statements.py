@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from looopy.types.config import LONGEST_LEASE_S
 
-HEAD = "0010"
+HEAD = "0011"
 """The newest revision in `migrations/`, known here so that opening a database needs no alembic."""
 
 PREFIX = "looopy_"
@@ -1195,11 +1195,12 @@ ERASING = frozenset(
 NOW = "SELECT now_us()"
 
 ADD_RESERVATION = (
-    "INSERT INTO looopy_reservations (tenant_id, reservation, place, turn, tokens, nanos, charges,"
-    " made_at) VALUES (:tenant, :reservation, :place, :turn, :tokens, :nanos, :charges, :now)"
+    "INSERT INTO looopy_reservations (tenant_id, reservation, place, turn, tokens, nanos,"
+    " unpriced, charges, made_at)"
+    " VALUES (:tenant, :reservation, :place, :turn, :tokens, :nanos, :unpriced, :charges, :now)"
     " ON CONFLICT DO NOTHING RETURNING turn"
 )
-_RESERVED = " RETURNING tokens, nanos, charges"
+_RESERVED = " RETURNING tokens, nanos, unpriced, charges"
 TAKE_RESERVATION = (
     "DELETE FROM looopy_reservations WHERE tenant_id = :tenant AND reservation = :reservation"
     f"{_RESERVED}"
@@ -1208,7 +1209,7 @@ TAKE_EARLIER = (
     "DELETE FROM looopy_reservations WHERE tenant_id = :tenant AND place = :place AND turn < :turn"
     f"{_RESERVED}"
 )
-_SUMS = ("tokens", "nanos", "held_tokens", "held_nanos")
+_SUMS = ("tokens", "nanos", "unpriced", "held_tokens", "held_nanos", "held_unpriced")
 _ADDED = ", ".join(f"{name} = looopy_spending.{name} + :{name}" for name in _SUMS)
 SPEND = (
     f"INSERT INTO looopy_spending (tenant_id, account, period, {', '.join(_SUMS)})"
@@ -1224,6 +1225,25 @@ SPENT = (
     f"SELECT period, {', '.join(_SUMS)} FROM looopy_spending"
     " WHERE tenant_id = :tenant AND account = :account AND period IN (:day, :month)"
     " ORDER BY period"
+)
+ACCOUNTS = (
+    f"SELECT account, period, {', '.join(_SUMS)} FROM looopy_spending"
+    " WHERE tenant_id = :tenant AND account > :account AND period IN (:day, :month)"
+    " ORDER BY account, period LIMIT :limit"
+)
+RESERVATIONS = (
+    "SELECT reservation, place, turn, tokens, nanos, unpriced, charges, made_at"
+    " FROM looopy_reservations WHERE tenant_id = :tenant AND reservation > :reservation"
+    " AND tokens + nanos > 0 ORDER BY reservation LIMIT :limit"
+)
+HELD = (
+    "SELECT tokens, nanos, unpriced, charges FROM looopy_reservations"
+    " WHERE tenant_id = :tenant AND reservation = :reservation AND tokens + nanos > 0"
+    " /* FOR UPDATE */"
+)
+EMPTY_RESERVATION = (
+    "UPDATE looopy_reservations SET tokens = 0, nanos = 0, unpriced = 0"
+    " WHERE tenant_id = :tenant AND reservation = :reservation"
 )
 DROP_OLD_SUMS = (
     "DELETE FROM looopy_spending WHERE tenant_id = :tenant AND account = :account"

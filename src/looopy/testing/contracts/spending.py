@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -19,7 +21,7 @@ from looopy.stores.spending import (
     digest_of,
     nanos_of,
 )
-from looopy.testing.contracts.turns import Contract
+from looopy.testing.contracts.turns import Contract, needing
 
 _ADA, _BOB = account_of("ada"), account_of("bob")
 _HERE = Place(digest_of("a context"), 1)
@@ -202,3 +204,79 @@ class SpendingContract(Contract):
         await other.spending.settle("one", Amount(1, 1))
         assert await _sums(other) == [(Amount(1, 1), NOTHING)]
         assert await _sums(stores) == [(NOTHING, _CALL)]
+
+    async def test_tokens_without_a_price_are_counted_apart(self, stores: Stores) -> None:
+        """Used and reserved, so no sum of dollars seems complete that is not."""
+        free = Amount(60, 0, 60)
+        await stores.spending.reserve("one", _CALL, [_day(_ADA, 1_000)], place=_HERE)
+        await stores.spending.reserve("two", free, [_day(_ADA, 1_000)], place=_HERE, owed=free)
+        ((used, reserved),) = await _sums(stores)
+        assert (used, used.is_priced) == (free, False)
+        assert (reserved, reserved.cost_usd) == (Amount(160, _CALL.nanos, 60), 0.25)
+        await stores.spending.settle("two", Amount(10, 5))
+        ((used, reserved),) = await _sums(stores)
+        assert (used, reserved, reserved.is_priced) == (Amount(70, 5, 60), _CALL, True)
+
+    @needing("spending.accounts")
+    async def test_accounts_are_listed_with_their_sums(self, stores: Stores) -> None:
+        """By name, in pages, those of this tenant; a day without any has only its month's."""
+        owners = sorted(map(account_of, ("ada", "bob", "eve", None)))
+        for account in owners:
+            limits = [_day(account, 100), replace(_day(account, 100), period="month")]
+            await stores.spending.add(Amount(1, 2), limits)
+        await stores.for_tenant("other").spending.add(Amount(1, 2), [_month(100)])
+        whole = await stores.spending.accounts()
+        assert [account for account, _ in whole] == owners
+        for account, sums in whole:
+            assert [one.period for one in sums] == ["day", "month"]
+            assert sums == await stores.spending.spent(account)
+        first = await stores.spending.accounts(limit=3)
+        assert first == whole[:3]
+        assert await stores.spending.accounts(after=owners[2], limit=3) == whole[3:]
+        day, month = whole[0][1]
+        today = day.since.date()
+        assert await stores.spending.accounts(day=today) == whole
+        other = today.replace(day=1 if today.day > 1 else 2)
+        assert await stores.spending.spent(owners[0], day=other) == [month]
+        assert await stores.spending.spent(owners[0], day=today.replace(year=2001)) == []
+        assert await stores.spending.accounts(day=today.replace(year=2001)) == []
+
+    @needing("spending.held")
+    async def test_what_calls_hold_is_listed(self, stores: Stores) -> None:
+        """With the turn that reserved it, its accounts, and the end of its last period."""
+        now = datetime.now(UTC)
+        for name, allowances in (("a", [_day(_ADA, 999)]), ("b", [_day(_ADA, 999), _month(999)])):
+            await stores.spending.reserve(name, _CALL, allowances, place=_HERE)
+        await stores.spending.reserve("c", _CALL, [_day(_ADA, 999)], place=_HERE)
+        await stores.spending.settle("c", NOTHING)
+        day, both = await stores.spending.held()
+        assert [one.reservation for one in (day, both)] == ["a", "b"]
+        assert (day.place, day.most, list(day.accounts)) == (_HERE, _CALL, [_ADA])
+        assert sorted(both.accounts) == sorted([_ADA, TENANT])
+        assert abs(day.since - now) < timedelta(minutes=5)
+        assert day.until - day.since <= timedelta(days=1)
+        assert (both.until.day, both.until >= day.until) == (1, True)
+        assert await stores.spending.held(limit=1) == [day]
+        assert await stores.spending.held(after="a") == [both]
+        assert await stores.for_tenant("other").spending.held() == []
+
+    @needing("spending.release")
+    async def test_what_a_call_holds_is_released_and_the_call_still_counts(
+        self, stores: Stores
+    ) -> None:
+        """The room is there again; nothing that is settled later gets lost."""
+        allowances = [_day(_ADA, 150), _month(150)]
+        await stores.spending.reserve("one", _CALL, allowances, place=_HERE)
+        assert not await _fits(stores, "two", _CALL, allowances)
+        assert not await stores.for_tenant("other").spending.release("one")
+        assert [await stores.spending.release("one") for _ in range(2)] == [True, False]
+        assert not await stores.spending.release("never made")
+        assert await stores.spending.held() == []
+        assert await _sums(stores) == await _sums(stores, TENANT) == [(NOTHING, NOTHING)]
+        assert await _fits(stores, "two", _CALL, allowances)
+        assert await stores.spending.settle("one", Amount(70, 7))
+        assert await _sums(stores) == await _sums(stores, TENANT) == [(Amount(70, 7), _CALL)]
+        assert await stores.spending.release("two")
+        later = Place(_HERE.context, 2)
+        await stores.spending.reserve("three", Amount(1, 1), allowances, place=later)
+        assert await _sums(stores) == [(Amount(70, 7), Amount(1, 1))]

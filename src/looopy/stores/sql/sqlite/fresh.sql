@@ -253,7 +253,7 @@ CREATE TABLE looopy_spending (
 	tokens BIGINT NOT NULL, 
 	nanos BIGINT NOT NULL, 
 	held_tokens BIGINT NOT NULL, 
-	held_nanos BIGINT NOT NULL, 
+	held_nanos BIGINT NOT NULL, unpriced BIGINT DEFAULT '0' NOT NULL, held_unpriced BIGINT DEFAULT '0' NOT NULL, 
 	CONSTRAINT pk_looopy_spending PRIMARY KEY (tenant_id, account, period), 
 	CONSTRAINT ck_looopy_spending_tenant CHECK (tenant_id <> '')
 )
@@ -268,7 +268,7 @@ CREATE TABLE looopy_reservations (
 	tokens BIGINT NOT NULL, 
 	nanos BIGINT NOT NULL, 
 	charges TEXT NOT NULL, 
-	made_at BIGINT NOT NULL, 
+	made_at BIGINT NOT NULL, unpriced BIGINT DEFAULT '0' NOT NULL, 
 	CONSTRAINT pk_looopy_reservations PRIMARY KEY (tenant_id, reservation), 
 	CONSTRAINT ck_looopy_reservations_tenant CHECK (tenant_id <> '')
 )
@@ -276,4 +276,4 @@ CREATE TABLE looopy_reservations (
 
 ;
 CREATE INDEX ix_looopy_reservations_tenant_id_place_turn ON looopy_reservations (tenant_id, place, turn);
-INSERT INTO looopy_version VALUES ('0010');
+INSERT INTO looopy_version VALUES ('0011');
