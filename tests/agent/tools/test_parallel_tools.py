@@ -240,7 +240,7 @@ async def test_too_many_failures_let_those_that_run_finish(make_agent, stores):
     [
         ImageContent(data="a\0", mime_type="image/png"),
         ImageContent(data="YQ==", mime_type="image/\ud800"),
-        ImageContent(data="a" * 9 * 2**20, mime_type="image/png"),
+        ImageContent(data="a" * 17 * 2**20, mime_type="image/png"),
     ],
     ids=["nul", "surrogate", "large"],
 )
