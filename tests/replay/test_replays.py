@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from looopy import Agent, AuthContext, Budget, ToolContext, tool
-from looopy.agent.hosted import making_of
-from looopy.errors import ContextNotFound, LLMError, ValueRefused
+from looopy.agent.hosted import break_off, making_of
+from looopy.errors import ContextNotFound, LLMError, OutputInvalid, ValueRefused
+from looopy.llm.render import CANCELLED, OUTCOME_UNKNOWN
 from looopy.replay import Recording, read_recording, replay, run_beside, scrub
 from looopy.replay.differences import Played, first_difference
 from looopy.stores.bundle import Stores
@@ -19,10 +20,11 @@ from looopy.stores.opening import open_stores
 from looopy.testing import ScriptedProvider, failure, text, tool_call
 from looopy.testing.faults import SpyStores
 from looopy.testing.replays import replay_turn
+from looopy.tools import Ask, NeedsInput
 from looopy.types.approval import Approve, Deny
 from looopy.types.config import LoopConfig, RetryPolicy
 from looopy.types.message import AssistantMessage, ToolResultMessage
-from looopy.types.state import Outcome
+from looopy.types.state import Outcome, PendingKind
 
 __all__ = ["replay_turn"]  # a fixture
 
@@ -78,7 +80,34 @@ async def wait() -> str:
     raise AssertionError("it ended")
 
 
-TOOLS = (look, fetch, pay, book, travel, hang, wait)
+@tool
+async def merge() -> str:
+    """Merge, if two people allow it."""
+    both = (Ask(key, PendingKind.APPROVAL, f"May {key} merge?") for key in ("ann", "bob"))
+    raise NeedsInput(tuple(both))
+
+
+@tool(parallel=True)
+async def soon() -> str:
+    """End at once."""
+    return "done"
+
+
+@tool
+async def stop(context: ToolContext) -> str:
+    """Cancel the turn."""
+    context.cancel.cancel()
+    return "stopped"
+
+
+@tool(on_resume="ask")
+async def move() -> str:
+    """Never end, and be asked about after a death."""
+    await asyncio.Event().wait()
+    raise AssertionError("it ended")
+
+
+TOOLS = (look, fetch, pay, book, travel, hang, wait, merge, soon, stop, move)
 QUICK = LoopConfig(retry=RetryPolicy(attempts=0))
 
 
@@ -164,6 +193,17 @@ async def _cancelled_together(agent: Agent) -> None:
             await agent.cancel()
 
 
+async def _cancelled_after_one(agent: Agent) -> None:
+    async for event in agent.execute_turn("wait for one"):
+        if event.type == "tool_execution_end" and event.tool_name == "soon":
+            await agent.cancel()
+
+
+async def _asked_twice(agent: Agent) -> None:
+    asked = await agent.execute_turn("merge")
+    assert len({one.tool_call_id for one in asked.pending}) == 1 < len(asked.pending)
+
+
 async def _steered(agent: Agent) -> None:
     turn = agent.execute_turn("look up both")
     async for event in turn:
@@ -214,6 +254,16 @@ STORIES: dict[str, tuple[Callable[[Agent], Any], tuple[Any, ...]]] = {
     "dropped": (_dropped, (tool_call("book"), text("fine"))),
     "cancelled": (_cancelled, (tool_call("hang"),)),
     "cancelled together": (_cancelled_together, ((tool_call("wait"), tool_call("wait")),)),
+    "cancelled before the second": (_cancelled, ((tool_call("hang"), tool_call("hang")),)),
+    "cancelled after the second": (
+        _cancelled_after_one,
+        ((tool_call("wait"), tool_call("soon")),),
+    ),
+    "cancelled while one is held": (
+        _tools,
+        ((tool_call("pay", amount=1), tool_call("stop")),),
+    ),
+    "asked twice": (_asked_twice, (tool_call("merge"),)),
     "steered": (
         _steered,
         ((tool_call("look", word="a"), tool_call("look", word="b")), text("only a")),
@@ -257,8 +307,6 @@ async def test_a_turn_whose_process_died_is_replayed_up_to_there(stores):
     await agent.start()
     async for event in agent.execute_turn("hang"):
         if event.type == "tool_execution_start":
-            from looopy.agent.hosted import break_off
-
             assert await break_off(agent)
             break
     await agent.shutdown(cancel=True)
@@ -269,6 +317,49 @@ async def test_a_turn_whose_process_died_is_replayed_up_to_there(stores):
     found = await replay(one, agent_of(stores, prompt="You are new."))
     assert found.difference is not None
     assert found.difference.kind == "request"
+
+
+async def test_a_call_that_died_is_replayed_although_its_tool_is_gone(stores):
+    """Whoever ended its turn asked about it; the next agent lacked the tool, and said so."""
+    agent = agent_of(stores, tool_call("move"))
+    await agent.start()
+    async for event in agent.execute_turn("move"):
+        if event.type == "tool_execution_start":
+            assert await break_off(agent)
+            break
+    await agent.shutdown(cancel=True)
+    async with agent_of(stores) as agent:
+        [asked] = agent.state.pending
+    async with agent_of(stores, text("gone"), tools=[look]) as agent:
+        result = await agent.execute_turn(None, inputs={asked.request_id: True})
+    assert result.messages[0].text == OUTCOME_UNKNOWN
+
+    died, went_on = await recordings(stores)
+    assert (died.outcome, len(died.asked)) == (Outcome.INTERRUPTED, 1)
+    for other in (agent_of(stores), None):
+        assert (await replay(died, other)).difference is None
+    for other in (agent_of(stores, tools=[look]), None):
+        assert (await replay(went_on, other)).difference is None
+
+
+async def test_an_unknown_tool_whose_call_was_cancelled_is_no_tool_that_is_gone(stores):
+    """It was cancelled just before its model was told so; the digests of its tools are equal."""
+    async with agent_of(stores, tool_call("lok"), text("sorry")) as agent:
+        await agent.execute_turn("look")
+    [one] = await recordings(stores)
+    data = json.loads(one.to_json())
+    data |= {"outcome": "cancelled", "stop_reason": "cancelled", "messages": data["messages"][:2]}
+    data["messages"][1]["message"]["content"][0]["text"] = CANCELLED
+    cut = Recording.from_json(json.dumps(data))
+    data["messages"][0]["request"] = None
+    old = Recording.from_json(json.dumps(data))
+
+    for other in (agent_of(stores), None):
+        found = await replay(cut, other)
+        assert (found.difference, list(found.gone)) == (None, [])
+    found = (await replay(old, agent_of(stores))).difference
+    assert found is not None
+    assert (found.kind, "'lok' is gone" in found.text) == ("tool", True)
 
 
 @pytest.fixture
@@ -328,6 +419,33 @@ async def test_more_or_fewer_messages_are_seen(stores, looked):
     found = (await replay(shorter)).difference
     assert found is not None
     assert "the model is called 2 times, and was called 1" in found.text
+    found = (await replay(longer)).difference
+    assert found is not None
+    assert "the turn ends earlier" in found.text
+
+
+async def test_a_lost_result_is_seen(looked):
+    """A call that runs now, and of which the recorded turn says nothing."""
+    data = json.loads(looked.to_json())
+    del data["messages"][1]
+
+    found = (await replay(Recording.from_json(json.dumps(data)))).difference
+
+    assert found is not None
+    assert (found.kind, found.text) == ("result", "a call of 'look' runs, and had no result")
+
+
+async def test_messages_behind_a_cut_are_seen(stores):
+    """A turn that died has only texts about missing results behind the place of its death."""
+    async with agent_of(stores, tool_call("look", word="a"), text("it is a")) as agent:
+        await agent.execute_turn("look")
+    data = json.loads((await recordings(stores))[0].to_json())
+    data |= {"outcome": "interrupted", "stop_reason": "interrupted"}
+    data["messages"][1]["message"]["content"][0]["text"] = OUTCOME_UNKNOWN
+
+    longer = Recording.from_json(json.dumps(data))
+    data["messages"].pop()
+    assert (await replay(Recording.from_json(json.dumps(data)))).difference is None
     found = (await replay(longer)).difference
     assert found is not None
     assert "the turn ends earlier" in found.text
@@ -437,6 +555,27 @@ async def test_a_typed_answer_needs_its_type(stores):
         with pytest.raises(ValueRefused, match="output_type="):
             await replay(one, other)
         assert (await replay(plain, other)).difference is None
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+async def test_a_refused_answer_is_refused_again(stores, as_json):
+    """As often as then, in the same words; also from a recording without contents."""
+    answer = text('{"answer": 3}') if as_json else tool_call("final_answer", answer=3)
+    config = LoopConfig(max_output_retries=1)
+
+    def made(*replies: Any) -> Agent:
+        agent = agent_of(stores, *replies, config=config)
+        making_of(agent).model.structured_output = as_json
+        return agent
+
+    async with made(text("three"), answer, text("4"), text("four")) as agent:
+        assert (await agent.execute_turn("How many?", output_type=int)).output == 3
+        failed = await agent.execute_turn("And now?", output_type=int)
+        assert isinstance(failed.error, OutputInvalid)
+    for one in await recordings(stores):
+        for kept in (one, Recording.from_json(scrub(one).to_json())):
+            for other in (made(), None):
+                assert (await replay(kept, other, output_type=int)).difference is None
 
 
 async def test_a_typed_answer_may_have_come_as_json(stores):

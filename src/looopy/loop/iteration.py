@@ -18,7 +18,16 @@ from looopy.errors import OutputInvalid
 from looopy.loop.incoming import Queued
 from looopy.loop.model_call import call_model
 from looopy.loop.outgoing import Out
-from looopy.loop.output import FINAL_ANSWER, OutputRefused, Wanted, is_accepted
+from looopy.loop.output import (
+    ASK_BY_TOOL,
+    ASK_FOR_JSON,
+    FINAL_ANSWER,
+    UNFIT,
+    OutputRefused,
+    Wanted,
+    gave_none,
+    is_accepted,
+)
 from looopy.loop.parts import Turn
 from looopy.loop.progress import NATURAL
 from looopy.loop.tool_calls import run_tools
@@ -129,8 +138,7 @@ def _refuse(turn: Turn, wanted: Wanted, problem: str, *, asks: bool) -> None:
     tries, allowed = progress.refused, turn.given.config.max_output_retries + 1
     if tries >= allowed:
         error = OutputInvalid(
-            f"the model gave no answer that fits output_type in {allowed} tries"
-            f" (LoopConfig.max_output_retries). The last time: {problem}",
+            f"{gave_none(allowed)} (LoopConfig.max_output_retries). The last time: {problem}",
             tries=tries,
         )
         progress.end(StopReason.ERROR, error)
@@ -138,9 +146,9 @@ def _refuse(turn: Turn, wanted: Wanted, problem: str, *, asks: bool) -> None:
     text = f"answer {tries} of {allowed} does not fit output_type: {problem}"
     turn.out.warn("output_invalid", text)
     if asks:
-        how = "as JSON alone" if wanted.tool is None else f"by calling the tool {FINAL_ANSWER}"
+        how = ASK_FOR_JSON if wanted.tool is None else ASK_BY_TOOL
         progress.go_on()
         progress.queued = (
-            Queued(UserMessage(f"Your answer does not fit: {problem}\nGive it again, {how}.")),
+            Queued(UserMessage(f"{UNFIT}{problem}\n{how}")),
             *progress.queued,
         )

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -40,6 +41,13 @@ INSTRUCTION = (
     f"When you have the answer, call the tool `{FINAL_ANSWER}` with it, alone and once. Only what"
     " that call says is read as your answer; other tools may be called before."
 )
+UNFIT = "Your answer does not fit: "
+"""The beginning of looopy's message to a model whose answer does not fit; the problem follows."""
+ASK_BY_TOOL = f"Give it again, by calling the tool {FINAL_ANSWER}."
+"""The end of that message."""
+ASK_FOR_JSON = "Give it again, as JSON alone."
+"""The same for a provider that supports output schemas."""
+_GAVE_NONE = "the model gave no answer that fits output_type in {} tries"
 _WRAPPED = "answer"
 _MAX_PROBLEMS = 10
 
@@ -274,3 +282,20 @@ def is_accepted(message: Message) -> bool:
         and message.tool_name == FINAL_ANSWER
         and not message.is_error
     )
+
+
+def gave_none(tries: int) -> str:
+    """The beginning of the error of a turn without an answer that fits."""
+    return _GAVE_NONE.format(tries)
+
+
+def tries_in(error: str | None) -> int | None:
+    """The number of tries in such an error; `None`: it is another one."""
+    found = re.match(_GAVE_NONE.format(r"(\d+)"), error or "")
+    return None if found is None else int(found[1])
+
+
+def how_to_answer(text: str) -> str | None:
+    """The end of *text*, a message about an answer that does not fit; `None`: it is another one."""
+    how = text.rpartition("\n")[2]
+    return how if text.startswith(UNFIT) and how in (ASK_BY_TOOL, ASK_FOR_JSON) else None

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import AsyncIterator, Mapping
+from collections import Counter
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from looopy.errors import LLMError
 from looopy.llm.provider import Abilities
-from looopy.llm.render import CANCELLED, NOT_STARTED, OUTCOME_UNKNOWN
+from looopy.llm.render import CANCELLED, OUTCOME_UNKNOWN
 from looopy.loop.incoming import Inbox, Queued
 from looopy.loop.interrupt import TurnInterrupted
-from looopy.replay.recording import Recorded, Recording, answers_of, results_of
+from looopy.replay.recording import CUT_OFF, Recorded, Recording, answers_of, results_of
 from looopy.tools.asking import Ask, NeedsCredentials, NeedsInput
 from looopy.tools.base import Tool, ToolContext, ToolResult
 from looopy.types.context import CancelToken
+from looopy.types.event import AgentEvent, MessageEnd
 from looopy.types.message import (
     AssistantMessage,
     CustomMessage,
@@ -29,9 +31,8 @@ from looopy.types.message import (
     UserMessage,
 )
 from looopy.types.request import LLMRequest, StreamEvent, StreamOptions, ToolSpec
-from looopy.types.state import PendingKind
+from looopy.types.state import Outcome, PendingKind, PendingRequest
 
-_CUT_OFF: Final = {CANCELLED, OUTCOME_UNKNOWN, NOT_STARTED}
 _REASONS: Final = {StopReason.CANCELLED: "cancelled", StopReason.DEADLINE: "deadline"}
 
 
@@ -45,6 +46,9 @@ class Script:
         surplus: The call of the model that the recording does not answer, from 1; `None`: none.
         emitted: How many messages the replay has added, besides its prompts.
         ran: The ids of calls whose tools were called.
+        answered: The ids of calls whose results the replay has added.
+        reached: True once a call ran that was cut off then.
+        unanswered: The name of a tool whose call the recording neither answers nor asks about.
     """
 
     def __init__(self, recording: Recording) -> None:
@@ -54,6 +58,9 @@ class Script:
         self.surplus: int | None = None
         self.emitted = 0
         self.ran: set[str] = set()
+        self.answered: set[str] = set()
+        self.reached = False
+        self.unanswered: str | None = None
         self.cancel = CancelToken()
         self._answers = answers_of(recording)
         self._answered = 0
@@ -62,6 +69,14 @@ class Script:
         self._places = [
             i for i, one in enumerate(messages) if isinstance(one.message, AssistantMessage)
         ]
+
+    def note(self, events: Iterable[AgentEvent]) -> None:
+        """Take what the replay has added."""
+        for one in events:
+            if isinstance(one, MessageEnd):
+                self.emitted += 1
+                if isinstance(one.message, ToolResultMessage):
+                    self.answered.add(one.message.tool_call_id)
 
     def next_answer(self) -> Recorded | None:
         """The next answer of the model; `None` after the last one."""
@@ -109,7 +124,19 @@ class Script:
                 break
         return found
 
-    async def stop(self, model_call: bool = False) -> None:
+    def was_cut(self, call_id: str) -> bool:
+        """True if the recorded turn was cut off before this call had a result."""
+        return self.recording.was_cut and self.results[call_id].text in CUT_OFF
+
+    @property
+    def ends_here(self) -> bool:
+        """True if a call ran that was cut off then, and all have run that surely ran then."""
+        return self.reached and not any(
+            call_id not in self.ran | self.answered and result.text != CANCELLED
+            for call_id, result in self.results.items()
+        )
+
+    def cut(self, model_call: bool = False) -> None:
         """End the replay where the recorded turn was cut off: by a caller, a limit or a kill."""
         reason = _REASONS.get(self.recording.stop_reason or StopReason.ERROR)
         if reason is not None:
@@ -118,6 +145,10 @@ class Script:
             if model_call:
                 self.surplus = self._answered + 1
             self.over.set()
+
+    async def stop(self, model_call: bool = False) -> None:
+        """As `cut`, and never return."""
+        self.cut(model_call)
         await asyncio.Event().wait()
 
 
@@ -182,18 +213,13 @@ def stand_in(name: str, script: Script) -> Tool:
     anything = {"type": "object", "properties": {}}
     bare = Tool(name="stand_in", parameters=anything)
     bare.name = name  # models call tools by any name
-    harmless = any(
-        one.tool_name == name and one.text == CANCELLED for one in script.results.values()
-    )
-    bare.effects = "none" if harmless else "external"
-    cut = [one for one in script.results.values() if one.text == OUTCOME_UNKNOWN]
-    bare.parallel = len(cut) > 1  # they ran together
-    return _Answering(bare, script)
+    return _Answering(bare, script, known=False)
 
 
 class _Answering(Tool):
-    def __init__(self, tool: Tool, script: Script) -> None:
+    def __init__(self, tool: Tool, script: Script, *, known: bool = True) -> None:
         self.__dict__.update(copy.copy(tool.__dict__))
+        self._known = known
         self._spec = tool.spec  # the model sees the real schema in any case
         if script.recording.scrubbed:
             self.parameters = {"type": "object"}
@@ -203,9 +229,7 @@ class _Answering(Tool):
         self.is_enabled = None
         self.max_result_bytes = 2**62
         self.approval_prompt = None
-        asked = {
-            one.tool_call_id for one in script.recording.asked if one.kind is PendingKind.APPROVAL
-        }
+        asked = approvals_of(script.recording)
         self.needs_approval = (
             (lambda _args, context: context.tool_call_id in asked) if asked else False
         )
@@ -227,16 +251,41 @@ class _Answering(Tool):
         result = script.results.get(call_id)
         if result is None:
             _ask_again(script, call_id)
+            script.unanswered = self.name
             await script.stop()
         assert result is not None  # noqa: S101 - the replay has stopped
-        ends = script.recording.stop_reason in _REASONS or script.recording.outcome == "interrupted"
-        if ends and result.text in _CUT_OFF:
-            await script.stop()
+        was_cut = script.was_cut(call_id)
+        script.reached |= was_cut
+        if script.ends_here:
+            try:
+                await script.stop()
+            except asyncio.CancelledError:  # a result that comes now still counts
+                if was_cut and self._says(result.text):
+                    raise
         return ToolResult(tuple(result.content), result.details, result.is_error)
+
+    def _says(self, text: str) -> bool:
+        """True if the loop says *text* about a call of this tool that is cut off now."""
+        return self._known and text == (CANCELLED if self.effects == "none" else OUTCOME_UNKNOWN)
+
+
+def asked_by(recording: Recording) -> Sequence[PendingRequest]:
+    """The requests of the turn itself; those of one that died are from whoever ended it."""
+    return () if recording.outcome is Outcome.INTERRUPTED else recording.asked
+
+
+def approvals_of(recording: Recording) -> Collection[str]:
+    """The calls that the loop asked about; a tool asks in its own name, and perhaps several."""
+    asked = Counter(one.tool_call_id for one in asked_by(recording))
+    return {
+        one.tool_call_id
+        for one in asked_by(recording)
+        if one.kind is PendingKind.APPROVAL and asked[one.tool_call_id] == 1
+    }
 
 
 def _ask_again(script: Script, call_id: str) -> None:
-    asked = [one for one in script.recording.asked if one.tool_call_id == call_id]
+    asked = [one for one in asked_by(script.recording) if one.tool_call_id == call_id]
     if not asked:
         if script.recording.stop_reason is StopReason.AUTH_REQUIRED:
             raise NeedsCredentials

@@ -8,14 +8,24 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, Final, Literal, TypeAlias
 
-from looopy.replay.recording import Recorded, Recording
-from looopy.types.message import AssistantMessage, Message, ToolCall, ToolResultMessage
+from looopy.llm.render import CANCELLED
+from looopy.loop.output import how_to_answer
+from looopy.replay.recording import CUT_OFF, Recorded, Recording
+from looopy.types.message import (
+    AssistantMessage,
+    Message,
+    ToolCall,
+    ToolResultMessage,
+    UserMessage,
+)
 from looopy.types.message_json import message_to_json
+from looopy.types.state import Outcome
 
 Kind: TypeAlias = Literal["request", "arguments", "tool", "result", "message", "end"]
 PARTS: Final = ("model", "tools", "prompt")
 """The parts of a request that a recording knows by their digests."""
 
+_ANSWER_ALL: Final = (Outcome.COMPLETED, Outcome.INPUT_REQUIRED, Outcome.CANCELLED)
 _MOST_CHARS = 300
 _ASIDE = ("timestamp", "usage", "response_id")
 
@@ -92,12 +102,14 @@ class Played:
         known: The names of the tools on offer.
         surplus: The call of the model that the recording does not answer; `None`: none.
         cut_off: True if the recording ended before the replay.
+        unanswered: The name of a tool that ran where the recording has no result and no question.
     """
 
     ran: Collection[str] = ()
     known: Collection[str] = ()
     surplus: int | None = None
     cut_off: bool = False
+    unanswered: str | None = None
 
 
 def first_difference(
@@ -105,6 +117,7 @@ def first_difference(
 ) -> Difference | None:
     """The first difference; *ignore*: names of `PARTS` that are not compared."""
     asked_then = asked_now = ""
+    tools_agree = False
     for one, other in zip_longest(_ordered(then.messages), _ordered(now.messages)):
         if one is None or other is None:
             break
@@ -113,6 +126,9 @@ def first_difference(
             found = _request(asked_then, asked_now, one, ignore)
             if found is not None:
                 return found
+            tools_agree = _tools_of(asked_then) == _tools_of(asked_now) != ""
+        if tools_agree and _was_cut_before(one.message, other.message, then, played):
+            continue
         if not _same(one.message, other.message, then, played):
             return _message(one, other, played)
     return _rest(then, now, played)
@@ -133,6 +149,29 @@ def _request(then: str, now: str, at: Recorded, ignore: Collection[str]) -> Diff
                 now=f"digest {new}",
             )
     return None
+
+
+def _tools_of(request: str) -> str:
+    """The digest of the tools; empty: unknown."""
+    digests = request.split()
+    place = PARTS.index("tools")
+    return digests[place] if place < len(digests) else ""
+
+
+def _was_cut_before(one: Message, other: Message, then: Recording, played: Played) -> bool:
+    """
+    True if looopy answers a call itself, and the recorded turn was cut off just before it would.
+
+    Both had the same tools, so it would have said the same.
+    """
+    return (
+        isinstance(one, ToolResultMessage)
+        and isinstance(other, ToolResultMessage)
+        and one.tool_call_id == other.tool_call_id
+        and one.text == CANCELLED
+        and then.was_cut
+        and one.tool_call_id not in played.ran
+    )
 
 
 def _message(then: Recorded, now: Recorded, played: Played) -> Difference:
@@ -172,7 +211,10 @@ def _rest(then: Recording, now: Recording, played: Played) -> Difference | None:
     if played.surplus is not None:
         text = f"the model is called {played.surplus} times, and was called {played.surplus - 1}"
         return Difference(kind="request", text=text)
-    if played.cut_off:
+    if played.unanswered is not None and then.outcome in _ANSWER_ALL:
+        text = f"a call of {played.unanswered!r} runs, and had no result"
+        return Difference(kind="result", text=text)
+    if played.cut_off and all(_tells_of_a_cut(one.message) for one in more[len(less) :]):
         return None
     if len(more) > len(less):
         lost = more[len(less)]
@@ -189,6 +231,10 @@ def _rest(then: Recording, now: Recording, played: Played) -> Difference | None:
         was, is_ = (", ".join(f"{kind} of {call}" for call, kind in each) for each in asks)
         return Difference(kind="end", text="other requests wait", then=was, now=is_)
     return None
+
+
+def _tells_of_a_cut(message: Message) -> bool:
+    return isinstance(message, ToolResultMessage) and message.text in CUT_OFF
 
 
 def _ordered(messages: Sequence[Recorded]) -> Iterator[Recorded]:
@@ -222,6 +268,10 @@ def _same(one: Message, other: Message, then: Recording, played: Played) -> bool
         ours = one.tool_call_id not in played.ran  # a text of looopy, which may quote the arguments
         if ours and one.tool_call_id == other.tool_call_id:
             return one.is_error == other.is_error
+    if then.scrubbed and isinstance(one, UserMessage) and isinstance(other, UserMessage):
+        how = how_to_answer(one.text)  # the problem quotes the answer
+        if how is not None:
+            return how == how_to_answer(other.text)
     return _shown(one) == _shown(other)
 
 

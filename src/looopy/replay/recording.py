@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Self, TypeVar
 
 from looopy.errors import ContextNotFound, ValueRefused
+from looopy.llm.render import CANCELLED, NOT_STARTED, OUTCOME_UNKNOWN
 from looopy.stores.bundle import Stores
 from looopy.stores.rows.events import pending_from_json
 from looopy.types.event import (
@@ -39,6 +40,8 @@ from looopy.types.message import (
 from looopy.types.message_json import message_from_json, message_to_json
 from looopy.types.state import Outcome, PendingRequest, pending_to_json
 
+CUT_OFF: Final = frozenset({CANCELLED, OUTCOME_UNKNOWN, NOT_STARTED})
+"""The texts of looopy in place of results that calls did not give."""
 _VERSION: Final = 1
 _PAGE: Final = 200
 T = TypeVar("T")
@@ -91,6 +94,12 @@ class Recording:
     stop_reason: StopReason | None = None
     error: str | None = None
     scrubbed: bool = False
+
+    @property
+    def was_cut(self) -> bool:
+        """True if it was cancelled, ran out of time, or lost its process."""
+        by_signal = self.stop_reason in (StopReason.CANCELLED, StopReason.DEADLINE)
+        return by_signal or self.outcome is Outcome.INTERRUPTED
 
     def to_json(self) -> str:
         """Write it as a JSON document of several lines, which `from_json` reads."""

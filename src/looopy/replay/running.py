@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from looopy.agent.agent import Agent
 from looopy.agent.hosted import Making, making_of
@@ -15,10 +15,17 @@ from looopy.errors import ConfigurationError, ValueRefused
 from looopy.history.open_calls import unanswered
 from looopy.history.view import View
 from looopy.llm.provider import Abilities, abilities_of
-from looopy.loop.given import Given, TurnPlan
+from looopy.llm.render import CANCELLED, NOT_STARTED, OUTCOME_UNKNOWN
+from looopy.loop.given import Given, Resumed, TurnPlan
 from looopy.loop.guards import Spent
 from looopy.loop.outgoing import Group
-from looopy.loop.output import FINAL_ANSWER, output_type_of
+from looopy.loop.output import (
+    ASK_BY_TOOL,
+    FINAL_ANSWER,
+    how_to_answer,
+    output_type_of,
+    tries_in,
+)
 from looopy.loop.turn import run_turn
 from looopy.replay.answers import AsSaid, AsThen, Script, answering, stand_in
 from looopy.replay.differences import PARTS, Difference, Played, Replayed, first_difference
@@ -28,7 +35,7 @@ from looopy.tools.call.run import NOT_FOUND
 from looopy.tools.gather import wrap_tools
 from looopy.types.config import Budget, Hooks, LoopConfig, RetryPolicy
 from looopy.types.context import TurnContext
-from looopy.types.event import AgentEvent, MessageEnd, durable
+from looopy.types.event import AgentEvent, durable
 from looopy.types.message import (
     AssistantMessage,
     StopReason,
@@ -36,6 +43,7 @@ from looopy.types.message import (
     ToolResultMessage,
     UserMessage,
 )
+from looopy.types.state import HeldCall, Outcome
 
 _OF_A_LIMIT = frozenset(
     {
@@ -48,6 +56,7 @@ _OF_A_LIMIT = frozenset(
 )
 
 
+_DIED: Final = Resumed(held=HeldCall(tool_call_id="", origin=0, asked_in=0, died=True))
 _UNCOUNTED = frozenset({StopReason.BUDGET, StopReason.MAX_TOOL_FAILURES})
 
 
@@ -105,7 +114,13 @@ async def replay_made(
     limits = _OF_A_LIMIT if making is None else _UNCOUNTED
     if recording.stop_reason in limits or recording.outcome == "interrupted":
         surplus = None  # it had ended before that call
-    played = Played(ran=script.ran, known=stage.known, surplus=surplus, cut_off=cut_off)
+    played = Played(
+        ran=script.ran,
+        known=stage.known,
+        surplus=surplus,
+        cut_off=cut_off,
+        unanswered=script.unanswered,
+    )
     difference: Difference | None
     difference = first_difference(recording, now, played, {*ignore, *stage.unknown})
     return Replayed(
@@ -178,7 +193,7 @@ class _Stage:
                 path="/output_type",
             )
         return cls(
-            provider=AsThen(script, _abilities(recording, making, by_tool=answers_by_tool)),
+            provider=AsThen(script, _abilities(recording, making)),
             tools=tools,
             context=TurnContext(
                 context_id=recording.context_id,
@@ -187,7 +202,7 @@ class _Stage:
                 system_prompt="" if making is None else making.system_prompt,
                 cancel=script.cancel,
             ),
-            config=_config(making),
+            config=_config(recording, making),
             output_type=kind,
             known=names,
             unknown=unknown,
@@ -209,7 +224,7 @@ class _Stage:
             spent=Spent(recording.spent),
         )
         events: list[AgentEvent] = []
-        plan = _plan(recording)
+        plan = _plan(recording, self.known)
         script.emitted = -len(plan.prompts)
 
         async def run() -> None:
@@ -217,7 +232,7 @@ class _Stage:
                 async for out in outs:
                     if isinstance(out, Group) and not script.over.is_set():
                         events.extend(out.events)
-                        script.emitted += sum(isinstance(one, MessageEnd) for one in out.events)
+                        script.note(out.events)
 
         turn = asyncio.create_task(run(), name="looopy replay")
         over = asyncio.create_task(script.over.wait())
@@ -232,7 +247,7 @@ class _Stage:
         return events
 
 
-def _plan(recording: Recording) -> TurnPlan:
+def _plan(recording: Recording, known: Collection[str]) -> TurnPlan:
     """The beginning of the turn: its prompts, and the open calls that it ran first."""
     said = [one for one in recording.prompts if isinstance(one, UserMessage)]
     run = _open_calls(recording, spoken=bool(said))
@@ -245,6 +260,7 @@ def _plan(recording: Recording) -> TurnPlan:
         user_message=said[-1] if said else None,
         run=() if ends else run,
         call_turn=recording.continues if run else None,
+        resumed={call.id: _DIED for call in run if _lost_its_tool(recording, call, known)},
         ends=recording.stop_reason if ends else None,
         pending=recording.asked if ends else (),
     )
@@ -266,6 +282,20 @@ def _open_calls(recording: Recording, *, spoken: bool) -> Sequence[ToolCall]:
     return [call for call in calls if call.id in ran]
 
 
+def _lost_its_tool(recording: Recording, call: ToolCall, known: Collection[str]) -> bool:
+    """True if *call* had begun in a process that died, and its tool was gone afterwards."""
+    result = results_of(recording).get(call.id)
+    if result is None or result.text != OUTCOME_UNKNOWN or call.name in known:
+        return False
+    return _did_not_run(recording, result)
+
+
+def _did_not_run(recording: Recording, result: ToolResultMessage) -> bool:
+    """True if the turn did not surely run the call of *result*, which looopy wrote."""
+    ended = recording.outcome in (Outcome.COMPLETED, Outcome.INPUT_REQUIRED)
+    return result.text in (CANCELLED, NOT_STARTED) or (ended and result.text == OUTCOME_UNKNOWN)
+
+
 def _called(recording: Recording) -> set[str]:
     return {name for name, _ in _calls(recording)}
 
@@ -280,6 +310,14 @@ def _answers_by_tool(recording: Recording) -> bool:
     )
 
 
+def _typed_by_tool(recording: Recording) -> bool:
+    """True if the model was to answer by that tool, as far as its turn shows."""
+    return _answers_by_tool(recording) or any(
+        isinstance(one.message, UserMessage) and how_to_answer(one.message.text) == ASK_BY_TOOL
+        for one in recording.messages
+    )
+
+
 def _ran(recording: Recording) -> set[str]:
     """The tools that surely existed then: a model also calls tools that do not."""
     began = {one.tool_call_id for one in recording.asked}
@@ -287,7 +325,7 @@ def _ran(recording: Recording) -> set[str]:
         one = recorded.message
         if recorded.ran and isinstance(one, ToolResultMessage):
             unknown = recording.scrubbed or one.text.startswith(NOT_FOUND)
-            if not (one.is_error and unknown):
+            if not (one.is_error and (unknown or _did_not_run(recording, one))):
                 began.add(one.tool_call_id)
     return {name for name, call_id in _calls(recording) if call_id in began}
 
@@ -304,7 +342,7 @@ def _calls(recording: Recording) -> Iterator[tuple[str, str]]:
                 yield name, call.id
 
 
-def _abilities(recording: Recording, making: Making | None, *, by_tool: bool) -> Abilities:
+def _abilities(recording: Recording, making: Making | None) -> Abilities:
     """Those of the agent's provider, without a key; else the names in the recording."""
     if making is not None:
         try:
@@ -315,19 +353,21 @@ def _abilities(recording: Recording, making: Making | None, *, by_tool: bool) ->
     for one in answers_of(recording):
         if isinstance(one.message, AssistantMessage):
             name, model = one.message.provider, one.message.model
+            by_tool = _typed_by_tool(recording)
             return Abilities(name=name, model=model, structured_output=not by_tool)
     return Abilities()
 
 
-def _config(making: Making | None) -> LoopConfig:
+def _config(recording: Recording, making: Making | None) -> LoopConfig:
     most = 10**9
     if making is None:
+        tries = tries_in(recording.error)
         config = LoopConfig(
             max_iterations=most,
             max_tool_calls=most,
             max_tool_calls_per_iteration=most,
             doom_loop_threshold=most,
-            max_output_retries=most,
+            max_output_retries=most if tries is None else tries - 1,
         )
     else:
         config = making.config

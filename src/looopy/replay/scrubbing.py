@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from looopy.llm.render import CANCELLED, NOT_STARTED, OUTCOME_UNKNOWN
-from looopy.loop.output import ACCEPTED
+from looopy.loop.output import ACCEPTED, UNFIT, gave_none, how_to_answer, tries_in
 from looopy.loop.tool_calls import SKIPPED
 from looopy.replay.recording import Recording
 from looopy.stores.rows.events import pending_from_json
@@ -72,9 +72,17 @@ def scrub(recording: Recording) -> Recording:
         prompts=words.messages(recording.prompts),
         messages=[replace(one, message=words.message(one.message)) for one in recording.messages],
         asked=[words.request(one) for one in recording.asked],
-        error=None if recording.error is None else words.of(recording.error),
+        error=_error(recording.error, words),
         scrubbed=True,
     )
+
+
+def _error(error: str | None, words: _Words) -> str | None:
+    """*error* without its contents; the number of tries in it is a limit of the turn."""
+    tries = tries_in(error)
+    if tries is not None:
+        return gave_none(tries)
+    return None if error is None else words.of(error)
 
 
 class _Words:
@@ -102,11 +110,17 @@ class _Words:
         """The substitute of a text; within JSON, of each value."""
         if text in _OURS:
             return text
+        how = how_to_answer(text)
+        if how is not None:
+            return f"{UNFIT}{self._substitute(text)}\n{how}"
         if text[:1] in "{[":
             try:
                 return json.dumps(self._any(json.loads(text)))
             except (ValueError, RecursionError):
                 pass
+        return self._substitute(text)
+
+    def _substitute(self, text: str) -> str:
         return f"text-{self._texts.setdefault(text, len(self._texts) + 1)}"
 
     def _members(self, data: Mapping[str, Any]) -> dict[str, Any]:
