@@ -74,6 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_chat(commands)
     _add_contexts(commands)
     _add_usage(commands)
+    _add_budget(commands)
     _add_replay(commands)
     _add_db(commands)
     _add_serve(commands)
@@ -425,11 +426,58 @@ def _add_usage(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     usage.add_argument("--owner", metavar="ACTOR", help="only conversations of this owner")
     for flag, about in (("--since", "first"), ("--until", "last")):
         usage.add_argument(flag, metavar="DATE", type=_day, help=f"the {about} day: 2026-11-23")
-    usage.add_argument(
-        "--format", dest="form", choices=("table", "csv", "json"), default="table", help="table"
-    )
+    _add_format(usage)
     usage.add_argument("--db", dest="url", metavar="URL", help=_DB_HELP)
     usage.set_defaults(run=_command("usage", "show_usage"))
+
+
+def _add_format(action: argparse.ArgumentParser) -> None:
+    action.add_argument(
+        "--format", dest="form", choices=("table", "csv", "json"), default="table", help="table"
+    )
+
+
+def _add_budget(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    budget = commands.add_parser(
+        "budget", help="show what owners and tenants have used of a day's and a month's budget"
+    )
+    actions = budget.add_subparsers(metavar="ACTION", required=True)
+    show = actions.add_parser(
+        "show",
+        help="show the sums of a day and of its month",
+        description="Show what the tenant and each owner have used in a day and in its month, and"
+        " what is reserved for calls that run. Only periods that a budget limits are counted. Days"
+        " are UTC. An unknown cost is never 0.",
+    )
+    show.add_argument("--owner", metavar="ACTOR", help="only of this owner")
+    show.add_argument("--day", metavar="DATE", type=_day, help="2026-11-23; by default today")
+    show.add_argument(
+        "--agent",
+        dest="factory",
+        metavar="MODULE:FACTORY",
+        help=f"show the application's limits too: {_FACTORY_HELP}",
+    )
+    held = actions.add_parser(
+        "held",
+        help="list the calls for which something is reserved, and which of them are dead",
+        description="List the calls for which something is reserved. A call that is stuck has no"
+        " process any more: its conversation settles it when it goes on, or `release` does.",
+    )
+    release = actions.add_parser(
+        "release",
+        help="give back what is reserved for a dead call",
+        description="Give back what is reserved for a dead call, after you have seen at the"
+        " provider that it was not billed. A call that may still run is refused. If its process"
+        " settles it after all, it counts in full.",
+    )
+    release.add_argument("reservation", metavar="NAME", help="as `looopy budget held` shows it")
+    functions = {show: "show_budgets", held: "show_held", release: "release_held"}
+    for action, function in functions.items():
+        if action is not release:
+            _add_format(action)
+        action.add_argument("--tenant", metavar="NAME", help="of this one; 'default' by default")
+        action.add_argument("--db", dest="url", metavar="URL", help=_DB_HELP)
+        action.set_defaults(run=_command("budget", function))
 
 
 def _day(text: str) -> Any:
