@@ -141,7 +141,7 @@ def _used(event: StreamEvent, most: Usage, *, began: bool) -> Usage | None:
     if event.type == "error":
         if began or not isinstance(event.error, LLMError) or not event.error.unbilled:
             return None
-        return usage
+        return NO_USAGE  # what it was asked is no use of it
     if not usage.total_tokens:
         return None
     return usage if usage.is_priced or not most.is_priced else replace(usage, cost=most.cost)

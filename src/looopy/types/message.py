@@ -245,6 +245,7 @@ class Usage:
     """
     Tokens of one or more model calls. `input` leaves out the tokens that the cache served.
 
+    `total_tokens` is the sum of the others if a provider leaves it out, because limits compare it.
     `reasoning` is a part of `output`: tokens of thought, as far as the provider counts them. `cost`
     is `None` if the price is unknown. Zero usage has a known cost of zero.
     """
@@ -260,6 +261,10 @@ class Usage:
     def __post_init__(self) -> None:
         if self.cost is None and _is_none(self):
             object.__setattr__(self, "cost", NO_COST)
+        if type(self.total_tokens) is int and not self.total_tokens:
+            counts = (self.input, self.output, self.cache_read, self.cache_write)
+            if all(type(one) is int and one >= 0 for one in counts):  # other code refuses these
+                object.__setattr__(self, "total_tokens", sum(counts))
 
     def __add__(self, other: "Usage") -> "Usage":
         if other is NO_USAGE:

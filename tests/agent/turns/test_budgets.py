@@ -188,11 +188,11 @@ async def test_an_absurd_cost_is_unknown_and_passes_no_budget(make_agent, stores
 
 
 async def test_tokens_below_zero_give_nothing_back(make_agent, stores):
-    """They count as none."""
+    """They count as none, and the parts tell the sum."""
     provider = Changing(Cost(total=0.1), replies=[text("hi")])
     provider.tokens = -1000
     agent = await make_agent(provider, stores=stores)
-    assert (await agent.execute_turn("go")).usage.total_tokens == 0
+    assert (await agent.execute_turn("go")).usage.total_tokens == TEN.input + TEN.output
 
 
 async def test_who_says_so_goes_on_without_a_known_price(make_agent, stores):

@@ -34,6 +34,8 @@ def test_so_many_model_calls_are_allowed():
     [
         (Budget(tokens=10), Usage(total_tokens=9), False),
         (Budget(tokens=10), Usage(total_tokens=10), True),
+        (Budget(tokens=10), Usage(input=3, output=4, cache_read=1, cache_write=1), False),
+        (Budget(tokens=10), Usage(input=3, output=4, cache_read=1, cache_write=2), True),
         (Budget(cost_usd=1.0), Usage(cost=Cost(total=0.99)), False),
         (Budget(cost_usd=1.0), Usage(cost=Cost(total=1.0)), True),
         (Budget(), Usage(total_tokens=10**9, cost=Cost(total=1e9)), False),
