@@ -24,7 +24,7 @@ APP = """
 import asyncio
 from pathlib import Path
 
-from looopy import Agent, tool
+from looopy import Agent, Budget, LoopConfig, tool
 from looopy.testing import ScriptedProvider, text, tool_call
 
 
@@ -48,7 +48,11 @@ def obey(request):
 
 
 def build(context_id, stores):
-    return Agent(context_id, llm_provider=ScriptedProvider(obey), tools=[wait, pay], stores=stores)
+    model, budget = ScriptedProvider(obey), Budget(owner_day_tokens=1_000_000)
+    config = LoopConfig(budget=budget, max_tokens=100)
+    return Agent(
+        context_id, llm_provider=model, tools=[wait, pay], stores=stores, loop_config=config
+    )
 """
 C = {"context_id": "c", "turn": 1}
 
@@ -208,6 +212,10 @@ async def test_two_terminals_on_a_conversation_outlive_their_server(looopy, tmp_
         show = (await looopy("contexts", "show", "trip", "--server", str(client.base_url))).out
         assert f"process {turns[3]['process']}  taken over by {turns[4]['process']}\n" in show
         assert f"process {turns[4]['process']}\n" in show
+        budget = await looopy("budget", "show", "--server", str(client.base_url))
+        head, used = budget.out.splitlines()
+        assert head.split()[:5] == ["account", "period", "tokens", "reserved", "limit"]
+        assert (used.split()[:2], used.split()[5]) == (["local", "day"], "1,000,000")
         other.press("/new else\n")
         await other.see("Conversation: else")
         other.press("so\n")

@@ -17,8 +17,8 @@ HEAD = """\
 # Command line
 
 The program `looopy` talks to models and maintains databases. Without `--db` it uses a file of your
-own, in the folder that your system has for such data. `chat` and `contexts` work on a
-[server](server.md#from-a-terminal) as well: `--server http://HOST:PORT`.
+own, in the folder that your system has for such data. `chat`, `contexts` and `budget show` work on
+a [server](server.md#from-a-terminal) as well: `--server http://HOST:PORT`.
 
 The exit status is 0 on success; 1 if a turn did not complete or something was not found; 2 for
 wrong usage or configuration; and 130 if Ctrl-C ended the program. With `--json`, standard output

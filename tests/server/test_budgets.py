@@ -1,11 +1,15 @@
 """A turn that waits for a budget to be raised, as each face shows it."""
 
+import asyncio
+from datetime import date, datetime, timedelta
+
 import httpx
 import pytest
 from a2a.types import TaskState
 
-from looopy import Agent, Budget, LoopConfig, open_stores
-from looopy.server import AgentHost
+from looopy import Agent, AuthContext, Budget, LoopConfig, open_stores
+from looopy.errors import ContextNotFound
+from looopy.server import AgentHost, Client
 from looopy.server.a2a.tasks import TaskReader
 from looopy.server.ag_ui.events import RunEvents
 from looopy.server.ai_sdk.parts import Parts
@@ -15,7 +19,7 @@ from looopy.server.mcp.calls import _waiting
 from looopy.server.responses.items import ResponseBuilder
 from looopy.testing import ScriptedProvider, text
 
-ADA = "a" * 20
+ADA, BEN, EVE = "a" * 20, "b" * 20, "e" * 20
 
 
 @pytest.fixture
@@ -95,3 +99,71 @@ async def test_a_client_continues_the_turn_when_there_is_room(stores):
             found = (await client.get("/contexts/c")).json()
             assert (found["status"], found["waits_for"]) == ("ready", None)
             assert found["waits_for_limit"] is None
+
+
+async def test_an_owner_sees_what_was_used_reserved_and_is_allowed(stores):
+    """Their own and nobody else's, in their tenant; with the limits of the agent of the context."""
+    made, asked = [], asyncio.Event()
+
+    async def forever(_request):
+        asked.set()
+        await asyncio.Event().wait()
+
+    def make(context_id, own):
+        made.append(context_id)
+        tokens = 9_000 if context_id == "large" else 5_000
+        budget = Budget(
+            owner_day_tokens=tokens, owner_month_cost_usd=2.5, unknown_cost="ignore",
+            tenant_day_tokens=10**6,
+        )  # fmt: skip
+        config = LoopConfig(budget=budget, max_tokens=1_000)
+        model = ScriptedProvider([text("Hello."), forever])
+        return Agent(context_id, llm_provider=model, stores=own, loop_config=config)
+
+    tokens = StaticTokens({ADA: "ada", BEN: "ben", EVE: {"actor_id": "ada", "tenant_id": "other"}})
+    async with AgentHost(make, stores, drain_s=0.01) as host:
+        app = create_app(host, authenticate=tokens)
+        transport = httpx.ASGITransport(app)
+        client, ben, eve = (
+            Client("http://localhost", token=one, transport=transport) for one in (ADA, BEN, EVE)
+        )
+        async with client, ben, eve:
+            assert await client.budget() == {"owner": "ada", "items": []}
+            assert made == []  # nobody has a context whose agent could be asked
+            async with host.agent("small", AuthContext("ada")) as one:
+                await one.execute_turn("Hi.", AuthContext("ada"))
+                one.execute_turn("Hi.", AuthContext("ada"))
+                await asked.wait()
+            found = await client.budget()
+            day, month = found["items"]
+            assert (found["owner"], day["period"], month["period"]) == ("ada", "day", "month")
+            assert (day["tokens"], day["reserved_tokens"] > 1_000) == (3, True)
+            assert (day["cost_usd"], day["cost_complete"], day["reserved_cost_usd"]) == (
+                None, False, None,
+            )  # fmt: skip
+            assert (day["limit_tokens"], day["limit_cost_usd"]) == (5_000, None)
+            assert (month["limit_tokens"], month["limit_cost_usd"]) == (None, 2.5)
+            assert made == ["small"]  # it was at hand
+            since = datetime.fromisoformat(day["since"])
+            assert datetime.fromisoformat(day["until"]) - since == timedelta(days=1)
+            old = (await client.budget(day=date(2001, 2, 3)))["items"]
+            assert [one["since"][:10] for one in old] == ["2001-02-03", "2001-02-01"]
+            assert [one["tokens"] for one in old] == [0, 0]
+            await stores.state.save("large", {}, version=0)
+            for other in (ben, eve):
+                assert (await other.budget())["items"] == []
+                with pytest.raises(ContextNotFound):
+                    await other.budget(context_id="small")
+            async with host.agent("large", AuthContext("ada")) as one:
+                await one.execute_turn("Hi.", AuthContext("ada"))
+            limits = [
+                (await client.budget(context_id=name))["items"][0]["limit_tokens"]
+                for name in ("small", "large")
+            ]
+            assert limits == [5_000, 9_000]
+        bearer = {"Authorization": f"Bearer {ADA}"}
+        at = {"transport": transport, "base_url": "http://localhost", "headers": bearer}
+        async with httpx.AsyncClient(**at) as raw:
+            for wrong in ("yesterday", "9999-12-31", "0001-01-01"):
+                answer = await raw.get("/budget", params={"day": wrong})
+                assert (answer.status_code, answer.json()["error"]["path"]) == (400, "/day")

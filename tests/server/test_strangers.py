@@ -125,6 +125,9 @@ TABLE = {
         + posted(f"/contexts/{c}/turns/1/run-beside", {}, **{"Idempotency-Key": "k"})
     ),
     "GET /search": lambda c: got(f"/search?query=a&context_id={c}"),
+    "GET /budget": lambda c: got(
+        f"/budget?context_id={c}", f"/budget?context_id={c}&day=2026-11-23"
+    ),
     "POST /contexts/{context_id}/undo-rewind": lambda c: posted(f"/contexts/{c}/undo-rewind", {}),
     "GET /contexts/{context_id}/turns": lambda c: got(f"/contexts/{c}/turns"),
     "POST /contexts/{context_id}/turns": lambda c: (

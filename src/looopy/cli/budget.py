@@ -74,20 +74,34 @@ async def show_budgets(
             rows += [{**who, **item} for item in budget_items(sums, limits, day)]
         stuck = [call for call in await held_calls(stores) if call.is_stuck]
     rows.sort(key=_order)
-    if form == "json":
-        terminal.raw_line(json_line({"items": rows}))
-    elif form == "csv":
-        terminal.raw_line(csv_text([*_NAMES, *_SUMS], rows))
-    elif rows:
-        for line in _table(rows, with_limits=made is not None):
-            terminal.line(line)
-    else:
+    print_budgets(terminal, rows, form, with_limits=made is not None)
+    if not rows and form == "table":
         of_day = "" if day is None else f" on {day} or in its month"
         terminal.notice(f"No budget has counted anything in {shown_place(place)}{of_day}.")
     if stuck and form == "table":
         said = f"{counted(len(stuck), 'dead call')} still {'holds' if len(stuck) == 1 else 'hold'}"
         terminal.notice(f"{said} a part of what is reserved: looopy budget held")
     return 0
+
+
+def own_rows(found: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The rows of what a server tells its caller."""
+    owner = found["owner"]
+    who = {"account": "owner", "owner": owner, "account_id": account_of(owner)}
+    return [{**who, **item} for item in found["items"]]
+
+
+def print_budgets(
+    terminal: Terminal, rows: Sequence[Mapping[str, Any]], form: str, *, with_limits: bool
+) -> None:
+    """Print the rows of accounts; nothing for a table without any."""
+    if form == "json":
+        terminal.raw_line(json_line({"items": rows}))
+    elif form == "csv":
+        terminal.raw_line(csv_text([*_NAMES, *_SUMS], rows))
+    elif rows:
+        for line in _table(rows, with_limits=with_limits):
+            terminal.line(line)
 
 
 async def show_held(url: str | None, *, tenant: str | None, form: str) -> int:

@@ -447,7 +447,7 @@ def _add_budget(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         help="show the sums of a day and of its month",
         description="Show what the tenant and each owner have used in a day and in its month, and"
         " what is reserved for calls that run. Only periods that a budget limits are counted. Days"
-        " are UTC. An unknown cost is never 0.",
+        " are UTC. An unknown cost is never 0. A server shows your own budget, with its limits.",
     )
     show.add_argument("--owner", metavar="ACTOR", help="only of this owner")
     show.add_argument("--day", metavar="DATE", type=_day, help="2026-11-23; by default today")
@@ -476,8 +476,12 @@ def _add_budget(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         if action is not release:
             _add_format(action)
         action.add_argument("--tenant", metavar="NAME", help="of this one; 'default' by default")
-        action.add_argument("--db", dest="url", metavar="URL", help=_DB_HELP)
-        action.set_defaults(run=_command("budget", function))
+        if action is show:
+            _add_place(show)
+        else:
+            action.add_argument("--db", dest="url", metavar="URL", help=_DB_HELP)
+        there = "budget" if action is show else None
+        action.set_defaults(run=_command("budget", function, on_server=there))
 
 
 def _day(text: str) -> Any:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
+from datetime import date
 from functools import partial
 from typing import Any, Final, TypeAlias, cast
 from urllib.parse import quote
@@ -23,6 +24,7 @@ from looopy.errors import LimitExceeded, LooopyError, ValueRefused
 from looopy.loop.incoming import as_user_message
 from looopy.replay.beside import message_of
 from looopy.server.body import check_fields
+from looopy.server.budgets import owner_budget
 from looopy.server.clip import LEAST, clip
 from looopy.server.compact import CHOICES, compacted
 from looopy.server.items import (
@@ -252,6 +254,13 @@ class _Api:
         )
         return JSONResponse({"items": [hit_to_json(one) for one in page.items], "next": page.next})
 
+    async def budget(self, request: Request) -> Response:
+        """The caller's budget of a day and of its month: `GET /budget`."""
+        auth = await self._site.identify(request)
+        name = request.query_params.get("context_id")
+        record = None if name is None else await self._host.authorise(name, auth)
+        return JSONResponse(await owner_budget(self._host, auth, record, _day(request)))
+
     async def context(self, request: Request) -> Response:
         """Describe a context: `GET /contexts/{id}`."""
         auth = await self._site.identify(request)
@@ -412,6 +421,7 @@ def routes(site: Site) -> Sequence[BaseRoute]:
     table: list[tuple[str, str, Callable[[Request], Awaitable[Response]]]] = [
         ("GET", "/contexts", api.contexts),
         ("GET", "/search", api.search),
+        ("GET", "/budget", api.budget),
         ("GET", one, api.context),
         ("DELETE", one, api.delete),
         ("GET", f"{one}/events", api.events),
@@ -554,6 +564,16 @@ def _whole(text: str, path: str) -> int:
 def _after(request: Request) -> int:
     asked = request.query_params.get("after")
     return 0 if asked is None else _whole(asked, "/after")
+
+
+def _day(request: Request) -> date | None:
+    asked = request.query_params.get("day")
+    if asked is None:
+        return None
+    try:
+        return date.fromisoformat(asked)
+    except ValueError:
+        raise _invalid("/day", "must be a date such as 2026-11-23") from None
 
 
 def _clip(request: Request) -> int | None:

@@ -7,22 +7,54 @@ from datetime import UTC, date, datetime
 from typing import Any
 
 from looopy.agent.agent import Agent
+from looopy.errors import ConfigurationError
+from looopy.server.host import AgentHost
+from looopy.stores.records import ContextRecord
 from looopy.stores.spending import (
     NOTHING,
     Allowance,
     Amount,
     Period,
     Spent,
+    account_of,
     allowances_of,
     keys_on,
     spent_of,
 )
+from looopy.types.context import AuthContext
 
 
 def limits_in(agent: Agent, owner: str | None, account: str) -> dict[Period, Allowance]:
     """The limits of an account, by period, as *agent* has them for contexts of *owner*."""
     allowances = allowances_of(agent.loop_config.budget, owner)
     return {one.period: one for one in allowances if one.account == account}
+
+
+async def owner_budget(
+    host: AgentHost, auth: AuthContext, record: ContextRecord | None, day: date | None
+) -> dict[str, Any]:
+    """
+    The caller's own accounts of a day and of its month, with the limits of the present agent.
+
+    Args:
+        record: The context whose agent has the limits; `None`: the last active one of the caller.
+
+    Raises:
+        FactoryFailed: See `AgentHost.agent`.
+    """
+    stores, owner = host.stores_for(auth), auth.actor_id
+    account = account_of(owner)
+    try:
+        sums = await stores.spending.spent(account, day=day)
+    except ConfigurationError:  # these stores keep no accounts
+        return {"owner": owner, "items": []}
+    if record is None:
+        page = await stores.contexts.list(owner=owner, limit=1)
+        record = next(iter(page.items), None)
+    limits = {}
+    if record is not None:
+        limits = limits_in(await host.look(record.context_id, auth), owner, account)
+    return {"owner": owner, "items": list(budget_items(sums, limits, day))}
 
 
 def budget_items(

@@ -20,6 +20,7 @@ import random
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
+from datetime import date
 from typing import Any, Final, NotRequired, Self, TypedDict, cast
 from urllib.parse import quote, urlsplit
 
@@ -132,6 +133,29 @@ class ContextPage(TypedDict):
     next: str | None
 
 
+class BudgetItem(TypedDict):
+    """A day or a month of the caller's budget; a limit of `None` is none."""
+
+    period: str
+    since: str
+    until: str
+    tokens: int
+    cost_usd: float | None
+    cost_complete: bool
+    reserved_tokens: int
+    reserved_cost_usd: float | None
+    reserved_cost_complete: bool
+    limit_tokens: int | None
+    limit_cost_usd: float | None
+
+
+class BudgetOfOwner(TypedDict):
+    """What the caller has used: an item for each period that a budget limits."""
+
+    owner: str
+    items: list[BudgetItem]
+
+
 class Client:
     """
     The contexts of one caller on a server.
@@ -204,6 +228,20 @@ class Client:
         """A page of the caller's messages that have all words of *query*."""
         asked = {"query": query, "context_id": context_id, "after": after, "limit": limit}
         return cast("HitPage", await self._ask("GET", "/search", params=_without_none(asked)))
+
+    async def budget(
+        self, *, day: date | None = None, context_id: str | None = None
+    ) -> BudgetOfOwner:
+        """
+        What the caller has used of a day's and its month's budget.
+
+        Args:
+            day: Today by default, in UTC.
+            context_id: The context whose agent has the limits; by default the last active one.
+        """
+        asked = {"day": None if day is None else day.isoformat(), "context_id": context_id}
+        found = await self._ask("GET", "/budget", params=_without_none(asked))
+        return cast("BudgetOfOwner", found)
 
     async def context(self, context_id: str) -> ContextItem:
         """

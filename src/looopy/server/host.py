@@ -335,6 +335,18 @@ class AgentHost:
         """
         return await self._make(context_id, self.stores_for(auth))
 
+    async def look(self, context_id: str, auth: AuthContext | None = None) -> Agent:
+        """
+        The agent that the host keeps for a context, or a `sample`: to read its configuration.
+
+        Raises:
+            FactoryFailed: See `agent`.
+        """
+        kept = self._kept.get((self.stores_for(auth).tenant, context_id))
+        if kept is not None and kept.agent is not None:
+            return kept.agent
+        return await self.sample(context_id, auth)
+
     async def erase(
         self, context_id: str, auth: AuthContext | None = None, *, force: bool = False
     ) -> Erased:

@@ -23,6 +23,7 @@ Json: TypeAlias = dict[str, Any]
 
 _TEXT: Final[Json] = {"type": "string"}
 _NUMBER: Final[Json] = {"type": "integer", "minimum": 0}
+_DOLLARS: Final[Json] = {"type": "number", "minimum": 0}
 _OBJECT: Final[Json] = {"type": "object", "additionalProperties": True}
 _TIME: Final[Json] = {"type": "string", "format": "date-time"}
 _CONTEXT_ID: Final[Json] = {"type": "string", "pattern": "^[A-Za-z0-9._:-]{1,128}$"}
@@ -269,6 +270,24 @@ def _schemas(limits: Limits) -> Json:
                 "tool_call_id": _maybe(_TEXT),
             }
         ),
+        "BudgetOfOwner": _open(
+            {"owner": _TEXT, "items": {"type": "array", "items": _ref("BudgetItem")}}
+        ),
+        "BudgetItem": _open(
+            {
+                "period": {"enum": ["day", "month"]},
+                "since": _TIME,
+                "until": _TIME,
+                "tokens": _NUMBER,
+                "cost_usd": _said(_DOLLARS, "The known part; null if no part is known."),
+                "cost_complete": {"type": "boolean"},
+                "reserved_tokens": {**_NUMBER, "description": "The most that running calls use."},
+                "reserved_cost_usd": _maybe(_DOLLARS),
+                "reserved_cost_complete": {"type": "boolean"},
+                "limit_tokens": _maybe(_NUMBER),
+                "limit_cost_usd": _maybe(_DOLLARS),
+            }
+        ),
         "Event": {**_OBJECT, "description": "One event: docs/events.md."},
         "Accepted": _open({"context_id": _CONTEXT_ID, "turn": _NUMBER}),
         "ContextPage": _page("Context", _TEXT),
@@ -382,6 +401,18 @@ def description(limits: Limits) -> Json:
                     _query("query", _TEXT, 'Words, `"a phrase"`, or `beginn*`.'),
                     _query("context_id", _CONTEXT_ID, "Only in this context."),
                     *by_name,
+                ],
+            )
+        },
+        "/budget": {
+            "get": _operation(
+                "What the caller has used of a day's and its month's budget, and the limits of it."
+                " Only periods that a budget limits have an item.",
+                200,
+                _ref("BudgetOfOwner"),
+                parameters=[
+                    _query("day", {**_TEXT, "format": "date"}, "Today by default, in UTC."),
+                    _query("context_id", _CONTEXT_ID, "The context whose agent has the limits."),
                 ],
             )
         },

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from looopy.errors import BudgetExceeded
+from looopy.errors import BudgetExceeded, ValueRefused
 from looopy.stores.rows.meta import from_us
 from looopy.types.config import Budget
 from looopy.types.message import Usage
@@ -218,7 +218,14 @@ def key_of(period: Period, now_us: int) -> str:
 
 
 def keys_on(day: date) -> dict[str, str]:
-    """The day and the month that *day* lies in, as `key_of` names them."""
+    """
+    The day and the month that *day* lies in, as `key_of` names them.
+
+    Raises:
+        ValueRefused: Its year has no four digits, or no year comes after it.
+    """
+    if not 1000 <= day.year < date.max.year:
+        raise ValueRefused(f"no budget has a day in the year {day.year}", path="/day")
     return {"day": f"d{day:%Y-%m-%d}", "month": f"m{day:%Y-%m}"}
 
 
