@@ -39,8 +39,9 @@ def reply(request: Any) -> Any:
     """Play the model."""
     last = request.messages[-1]
     said = next(m.text for m in reversed(request.messages) if isinstance(m, UserMessage))
-    if isinstance(last, ToolResultMessage):
-        return text(f"**Done**: {last.text}.")
+    results = [m for m in request.messages if isinstance(m, ToolResultMessage)]
+    if isinstance(last, ToolResultMessage) or said == "Hurry.":
+        return text(f"**Done**: {results[-1].text}.")
     if "Book" in said:
         hotel = "Lina" if _is_another() else "Amora"
         return (text("Let me book."), tool_call("book", hotel=hotel, nights=4))

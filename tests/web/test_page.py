@@ -59,6 +59,10 @@ BEYOND_THE_SCREEN = """() =>
             return left < 0 || right > innerWidth;
         })
         .map((one) => one.outerHTML)"""
+SCROLLED_UP = """() => {
+    document.querySelector(".scroller").scrollTop = 0;
+    return !document.querySelector(".newest").hidden;
+}"""
 PNG = (
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJg"
     "gg=="
@@ -304,8 +308,12 @@ async def _runs_again_beside(page: Page, served: Served) -> None:
 async def _is_killed_twice(page: Page, served: Served) -> None:
     served.hold.touch()
     await page.tab_to("#composer")
+    await page.tab.set_viewport_size({"width": 1440, "height": 400})
+    await page.tab.wait_for_function(SCROLLED_UP)
     await page.say("A story.")
     await page.sees("text=half of the story", ".lease:has-text('this server')")
+    await page.tab.wait_for_selector("button.newest", state="hidden")  # what one sends is in sight
+    await page.tab.set_viewport_size({"width": 1440, "height": 900})
     old, late = asyncio.Event(), asyncio.Event()
     for last in (False, True):
         await served.kill()
@@ -323,8 +331,13 @@ async def _is_killed_twice(page: Page, served: Served) -> None:
         await page.press("Enter")
         await page.sees("text=half of the story")
     await old.wait()
+    await page.tab_to("#composer")
+    await page.say("Hurry.")
+    await page.sees(".queued .bubble:has-text('Hurry.')")
     served.hold.unlink()
     await page.sees(".turn-end.completed >> nth=1", ".message:has-text('read all of it')")
+    await page.sees(".log .bubble:has-text('Hurry.')")
+    assert not await page.tab.is_visible(".queued .bubble")
     await page.sees(".chip.ready")
     async with page.tab.expect_request(RECORD):  # the answer of before says that it runs
         late.set()
@@ -605,3 +618,22 @@ async def _attaches(page: Page, stores: Stores) -> None:
     [fork] = [name for _, name in stores.state.backend.contexts if "-replay-" in name]
     [again] = [m for m in await stores.messages.list(fork) if isinstance(m, UserMessage)]
     assert list(again.content) == [TextContent("Look again."), *said.content[1:]]
+    await _rewinds_and_forks(page)
+
+
+async def _rewinds_and_forks(page: Page) -> None:
+    """By keyboard; the message comes back to its field, and the way back is in sight."""
+    await page.tab_to(".panel-head a", "Shift+Tab")
+    await page.press("Enter")
+    await page.tab_to("button[aria-label='Rewind to before turn 1']", "Shift+Tab")
+    await page.press("Enter")
+    await page.tab_to("dialog[open] button.main")
+    await page.press("Enter")
+    await page.sees(".bar:has-text('was rewound')", "#composer:focus")
+    assert await page.tab.input_value("#composer") == "See these."
+    assert not await page.tab.is_visible(".turn-end")
+    await page.tab_to(".bar button", "Shift+Tab")
+    await page.press("Enter")
+    await page.tab_to("button[aria-label='Fork here, after turn 1']", "Shift+Tab")
+    await page.press("Enter")
+    await page.sees(".contexts a[aria-current]:has-text('files-fork-')", ".turn-end.completed")

@@ -48,6 +48,7 @@ export class Chat {
     this.log = h("div", {class: "log", role: "log", "aria-live": "off", "aria-label": "Messages"});
     this.live = h("article", {class: "message assistant live", hidden: true});
     this.notice = h("p", {class: "notice", hidden: true});
+    this.queued = h("div", {class: "queued"});
     this.requests = h("div", {class: "requests"});
     this.after = h("div", {class: "after"});
     this.newest = h(
@@ -55,23 +56,29 @@ export class Chat {
       {type: "button", class: "newest", hidden: true, onclick: () => this.toEnd()},
       "Newest ↓",
     );
+    const column = h(
+      "div",
+      {class: "column"},
+      this.older,
+      this.log,
+      this.live,
+      this.queued,
+      this.notice,
+      this.requests,
+      this.after,
+    );
     this.element = h(
       "div",
       {class: "scroller", tabindex: 0, role: "region", "aria-label": "Conversation"},
-      h(
-        "div",
-        {class: "column"},
-        this.older,
-        this.log,
-        this.live,
-        this.notice,
-        this.requests,
-        this.after,
-      ),
+      column,
       this.newest,
     );
     this.atEnd = true;
+    this.top = 0;
     this.element.addEventListener("scroll", () => this.scrolled(), {passive: true});
+    const sizes = new ResizeObserver(() => this.keepEnd()); // messages are measured when they show
+    sizes.observe(column);
+    sizes.observe(this.element);
     this.drawing = 0;
     this.waiting = "";
     conversation.addEventListener("change", (event) =>
@@ -87,11 +94,13 @@ export class Chat {
     else if (what === "older") this.prepend();
     else if (what === "trimmed") this.trimmed();
     else if (what === "live") this.drawLater();
+    else if (what === "sent") this.toEnd();
     else if (what === "turn") this.turnEnded(value);
     else if (what === "record" || what === "listed") this.turnEnds();
     if (what === "turn" || what === "record") this.settle();
     if (["all", "record", "turn"].includes(what)) this.waits();
-    if (["all", "notice", "live", "connection"].includes(what)) this.noticed();
+    if (["all", "notice", "live", "connection", "record"].includes(what)) this.noticed();
+    if (["all", "sent", "message"].includes(what)) this.queue();
     this.keepEnd();
   }
 
@@ -257,8 +266,26 @@ export class Chat {
   }
 
   noticed() {
-    this.notice.hidden = !this.conversation.notice;
-    fill(this.notice, this.conversation.notice);
+    const {notice, record} = this.conversation;
+    this.notice.hidden = !notice || [record?.waits_for, record?.error].includes(notice); // told below
+    fill(this.notice, notice);
+  }
+
+  /** Messages that the running turn has not taken yet. */
+  queue() {
+    const made = this.conversation.queued.map(({message, how}) =>
+      h(
+        "article",
+        {class: "message user", "aria-label": "You, not read yet"},
+        h(
+          "div",
+          {class: "bubble", dir: "auto"},
+          blocksOf(typeof message === "string" ? {content: message} : message, {}, unclipped),
+          h("small", {}, how === "steer" ? "Before the next model call" : "When the turn ends"),
+        ),
+      ),
+    );
+    fill(this.queued, made);
   }
 
   // --- ends of turns, and what waits -------------------------------------------------------------
@@ -394,6 +421,7 @@ export class Chat {
     if (asked) this.actions.edit(textOf(asked.message));
     this.undoable = true;
     this.waits();
+    this.toEnd();
   }
 
   /** What the conversation waits for: answers, a person to continue it, or a retry. */
@@ -413,6 +441,7 @@ export class Chat {
       fill(this.requests, made);
       if (made.length) announce(`${record.pending[0].prompt || "The agent waits for you"}`);
     }
+    this.newest.textContent = wanted ? "Waits for you ↓" : "Newest ↓";
     const parts = [];
     if (this.undoable && record.status !== "busy") {
       const undo = async () => {
@@ -500,12 +529,17 @@ export class Chat {
 
   scrolled() {
     const {scrollTop, scrollHeight, clientHeight} = this.element;
-    this.atEnd = scrollHeight - scrollTop - clientHeight < 80;
-    this.newest.hidden = this.atEnd;
+    const near = scrollHeight - scrollTop - clientHeight < 80;
+    if (near || scrollTop < this.top) this.atEnd = near; // what grows below leaves nobody behind
+    this.top = scrollTop;
+    this.newest.hidden = near;
+    this.keepEnd();
   }
 
   keepEnd() {
-    if (this.atEnd) this.element.scrollTop = this.element.scrollHeight;
+    if (!this.atEnd) return;
+    this.element.scrollTop = this.element.scrollHeight;
+    this.top = this.element.scrollTop;
   }
 
   toEnd() {
@@ -531,6 +565,9 @@ export class Chat {
     setTimeout(() => found.classList.remove("found"), 2500);
   }
 }
+
+/** What was typed here is whole. */
+const unclipped = async () => "";
 
 /** @param {string} text @param {string} action @param {() => void} act @param {string} [kind] */
 function bar(text, action, act, kind = "") {

@@ -7,6 +7,7 @@
  */
 
 import {Problem, at, call, follow, get} from "./api.js";
+import {announce} from "./dom.js";
 
 export const CLIP = 20_000; // characters of a text that cross the wire unasked
 const PAGE = 40;
@@ -47,6 +48,8 @@ export class Conversation extends EventTarget {
     /** @type {{text: string, thinking: string} | null} */
     this.live = null;
     this.notice = "";
+    /** What a running turn was told and has not taken yet. @type {{message: any, how: string}[]} */
+    this.queued = [];
     /** @type {number | null} */
     this.older = null;
     this.connected = false;
@@ -314,10 +317,18 @@ export class Conversation extends EventTarget {
     const {position, turn, message} = event;
     const entry = this.keep({position, turn, message, clipped: within(event.clipped, "/message")});
     if (message.role === "assistant") this.live = null;
+    if (message.role === "user") this.taken(message);
     this.introduce(entry);
     this.place(entry);
     this.emit("message", entry);
     this.trim();
+  }
+
+  /** A message that waited is in the log now. @param {any} message */
+  taken(message) {
+    const said = (/** @type {any} */ one) => textIn(one?.content ?? one);
+    const place = this.queued.findIndex((one) => said(one.message) === said(message));
+    if (place >= 0) this.queued.splice(place, 1);
   }
 
   /** @param {Entry} entry */
@@ -409,6 +420,7 @@ export class Conversation extends EventTarget {
   async send(message, key) {
     await call("POST", at(this.id, "/turns"), {message}, {"Idempotency-Key": key});
     if (!this.record) await this.open();
+    this.emit("sent");
   }
 
   /** Continue the interrupted turn. */
@@ -432,7 +444,9 @@ export class Conversation extends EventTarget {
     const steers = how === "steer"; // this turn: a later one would not know what it is about
     const body = steers ? {message, expected_turn: this.record.turn_count} : {message};
     await call("POST", at(this.id, `/${how}`), body, steers ? {"Idempotency-Key": key} : {});
-    this.note(
+    this.queued.push({message, how});
+    this.emit("sent");
+    announce(
       steers
         ? "Your message reaches the model before its next call."
         : "Your message follows when the turn ends.",
@@ -454,7 +468,9 @@ export class Conversation extends EventTarget {
 
   /** @param {number} [position] of the last message to share @returns {Promise<string>} */
   async fork(position) {
-    const made = await call("POST", at(this.id, "/fork"), {at: position});
+    const number = crypto.getRandomValues(new Uint32Array(1))[0].toString(36);
+    const name = `${this.id.replace(/-fork-\w+$/, "").slice(0, 80)}-fork-${number}`;
+    const made = await call("POST", at(this.id, "/fork"), {at: position, new_context_id: name});
     return made.context_id;
   }
 
@@ -466,6 +482,12 @@ export class Conversation extends EventTarget {
   emit(what, value) {
     this.dispatchEvent(new CustomEvent("change", {detail: {what, value}}));
   }
+}
+
+/** The text of a content. @param {string | any[]} content */
+function textIn(content) {
+  if (typeof content === "string") return content;
+  return content.map((one) => one.text ?? "").join("");
 }
 
 /** Lengths of what lies below a pointer. @param {any} lengths @param {string} path */

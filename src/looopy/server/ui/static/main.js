@@ -261,7 +261,8 @@ class App {
       typeof first?.message.content === "string"
         ? first.message.content
         : first?.message.content?.[0]?.text;
-    const name = said ? shortened(said, 80) : (conversation?.id ?? "");
+    const unnamed = record ? record.context_id : conversation ? "New conversation" : "";
+    const name = said ? shortened(said, 80) : unnamed;
     fill(this.title, name);
     if (conversation) document.title = `${name} · looopy`;
     const words = /** @type {Record<string, string>} */ ({
