@@ -11,6 +11,7 @@ import sys
 from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,9 @@ from looopy import (
     Agent,
     AssistantMessage,
     AuthContext,
+    Budget,
     ImageContent,
+    LoopConfig,
     Stores,
     TextContent,
     ToolCall,
@@ -492,6 +495,7 @@ async def _look_at_it(page: Page) -> None:
     assert nodes < 6000
 
 
+POOR = LoopConfig(budget=Budget(owner_day_tokens=500), max_tokens=1_000, on_budget="ask")
 SECRET = "canary-5f0c-correct-horse"
 KINDS: dict[str, Any] = {
     "api": AuthRequest(type="pat", provider="github", scopes=["repo"]),
@@ -521,8 +525,10 @@ async def test_a_credential_goes_with_its_answer_and_files_with_their_message(
 
     def build(context_id: str, stores: Stores) -> Agent:
         replies = [tool_call("push"), text("Pushed.")] if context_id in KINDS else [text("I see.")]
-        model = ScriptedProvider(replies)
-        return Agent(context_id, llm_provider=model, tools=[push], stores=stores)
+        model, config = ScriptedProvider(replies), POOR if context_id == "poor" else LoopConfig()
+        return Agent(
+            context_id, llm_provider=model, tools=[push], stores=stores, loop_config=config
+        )
 
     async with (
         open_stores("memory:") as stores,
@@ -548,6 +554,7 @@ async def test_a_credential_goes_with_its_answer_and_files_with_their_message(
         assert SECRET not in shown
         assert SECRET not in repr(stores.state.backend.contexts)
         await _attaches(page, stores)
+        await _waits_for_a_budget(page, host)
 
 
 async def _answers(page: Page, name: str) -> None:
@@ -637,3 +644,44 @@ async def _rewinds_and_forks(page: Page) -> None:
     await page.tab_to("button[aria-label='Fork here, after turn 1']", "Shift+Tab")
     await page.press("Enter")
     await page.sees(".contexts a[aria-current]:has-text('files-fork-')", ".turn-end.completed")
+
+
+async def _waits_for_a_budget(page: Page, host: AgentHost) -> None:
+    """The line below the turn, the status and the bars name it; then it was raised."""
+    tab = page.tab
+    assert not await tab.is_visible(".budget")  # no agent so far had one
+    await tab.evaluate("location.hash = '#/c/poor'")
+    await page.tab_to("#composer", "Shift+Tab")
+    await page.say("Hi.")
+    await page.sees(".turn-end:has-text('Turn 1: waits for your budget of the day to be raised')")
+    await page.sees(".bar:has-text('Budget.owner_day_tokens')", ".chip.waiting:has-text('budget')")
+    await page.tab_to(".bar button.main")
+    await page.press("Enter")  # nobody has raised it
+    await page.sees(".bar:has-text('Turn 2 waits')")
+    assert not await tab.is_visible(".notice")  # the bar says it
+    await page.tab_to(".budget summary")
+    await page.press("Enter")
+    await page.sees(".budget-rows:has-text('0 of 500 tokens')")
+    await page.is_accessible()
+    await tab.set_viewport_size({"width": 375, "height": 780})
+    await page.is_accessible()
+    await page.tab_to("a.back")
+    await page.press("Enter")
+    await page.sees(".budget .budget-bar >> nth=1")
+    await page.is_accessible()
+    wide = "one => one.scrollWidth > one.clientWidth"
+    assert not await tab.eval_on_selector(".budget", wide)
+    await tab.set_viewport_size({"width": 1440, "height": 900})
+    async with host.agent("poor", AuthContext("local")) as agent:
+        agent.loop_config = replace(POOR, budget=Budget(owner_day_tokens=50_000))
+    await tab.evaluate("location.hash = '#/c/poor/usage'")
+    await page.tab_to(".bar button.main")
+    await page.press("Enter")
+    await page.sees(".turn-end:has-text('Turn 1: waited for the budget, and was continued')")
+    for place in (".budget", ".panel"):
+        row = f"{place} .budget-rows li:has-text(' of 50,000 tokens')"
+        await page.sees(row)
+        said = await tab.get_attribute(f"{row} svg", "aria-label")
+        assert re.fullmatch(r"Today: [1-9]\d* of 50,000 tokens, [\d,]+ left", said), said
+        assert not await tab.eval_on_selector(f"{place} .budget-rows", wide)
+    await page.is_accessible()

@@ -8,6 +8,7 @@
 
 import {Problem, at, call, follow, get} from "./api.js";
 import {announce} from "./dom.js";
+import {lacksRoom} from "./text.js";
 
 export const CLIP = 20_000; // characters of a text that cross the wire unasked
 const PAGE = 40;
@@ -392,6 +393,7 @@ export class Conversation extends EventTarget {
     this.live = null;
     const ended = new Date().toISOString();
     this.turns.set(event.turn, {...this.turns.get(event.turn), ...event, ended_at: ended});
+    if (lacksRoom(event)) this.note(""); // what waits says it, with a way to continue
     Object.assign(this.record, {status: "ready", lease: null});
     this.emit("turn", event);
     void this.afterTurn();

@@ -171,6 +171,7 @@ class App {
     this.conversation?.close();
     this.conversation = this.chat = null;
     this.sidebar.select("");
+    void this.sidebar.budget.load("");
     document.title = "looopy";
     fill(this.place, this.welcome());
   }
@@ -234,6 +235,8 @@ class App {
       this.composer.update();
     }
     if (what === "turn" || what === "all") this.sidebar.load().catch(() => {});
+    if (["all", "record", "turn"].includes(what))
+      void this.sidebar.budget.load(conversation.record ? conversation.id : "");
     if (["turn", "all"].includes(what) || (what === "artifacts" && this.panel === "artifacts")) {
       this.drawPanel().catch(this.actions.problem);
     }

@@ -3,6 +3,7 @@
  */
 
 import {get} from "./api.js";
+import {Budget} from "./budget.js";
 import {fill, h} from "./dom.js";
 import {when} from "./text.js";
 
@@ -34,6 +35,7 @@ export class Sidebar {
       autocomplete: "off",
       oninput: () => this.typed(),
     });
+    this.budget = new Budget();
     this.list = h("ul", {class: "contexts"});
     this.more = h(
       "button",
@@ -60,6 +62,7 @@ export class Sidebar {
       ),
       h("div", {class: "search", role: "search"}, this.input),
       h("div", {class: "side-scroll"}, this.list, this.more),
+      this.budget.element,
     );
     this.timer = 0;
     setInterval(() => {

@@ -434,7 +434,7 @@ const SIGNS = /** @type {Record<string, string>} */ ({
 function markWords(one) {
   const known = /** @type {Record<string, string>} */ ({
     approval: `${one.name}: ${one.decision}${one.actor_id ? ` by ${one.actor_id}` : ""}${one.text ? `, ${one.text}` : ""}`,
-    asks: `Asks about ${one.name}`,
+    asks: one.name ? `Asks about ${one.name}` : "Asks for more of the budget",
     artifact: `Artifact ${one.name}, version ${one.version}`,
     error: `Error ${one.name}: ${one.text}`,
     message: `Message: ${one.name}`,

@@ -3,6 +3,7 @@
  */
 
 import {at, get} from "./api.js";
+import {budgetFigure} from "./budget.js";
 import {fill, h, svg} from "./dom.js";
 import {compactCount, cost, count} from "./text.js";
 
@@ -36,9 +37,11 @@ export async function showUsage(conversation, place) {
   const {usage} = record;
   const asked = (usage.input ?? 0) + (usage.cache_read ?? 0) + (usage.cache_write ?? 0);
   const cached = asked ? Math.round((100 * (usage.cache_read ?? 0)) / asked) : 0;
+  const budget = await budgetFigure(conversation.id).catch(() => null);
   const money = turns.some((turn) => turn.usage.cost?.total);
   fill(
     place,
+    budget,
     h(
       "dl",
       {class: "tiles"},
