@@ -71,22 +71,25 @@ def looopy(folder, monkeypatch, capsys):
 
 def test_a_saved_turn_is_a_test_that_passes(folder, looopy):
     """A file with the recording and one with a test; a second run overwrites neither."""
-    status, out, err = looopy(
-        "sums", "--agent", "app:build", "--save", "kept/sum.json", "--scrub"
-    )
-    assert (status, out) == (0, "Turn 1 is the same: 3 messages, completed.\n"), err
+    (folder / "code").mkdir()
+    (folder / "code" / "sums_of.py").write_text(APP, encoding="utf-8")
+    for app, name in (("app:build", "sum"), ("code/sums_of.py:build", "by_file")):
+        status, out, err = looopy(
+            "sums", "--agent", app, "--save", f"kept/{name}.json", "--scrub"
+        )
+        assert (status, out) == (0, "Turn 1 is the same: 3 messages, completed.\n"), err
     assert "canary" not in (folder / "kept" / "sum.json").read_text("utf-8")
 
     ran = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", "kept"],
         cwd=folder,
-        env={"PYTHONPATH": str(folder), "PATH": "/usr/bin:/bin", "PYTHONDONTWRITEBYTECODE": "1"},
+        env={"PATH": "/usr/bin:/bin", "PYTHONDONTWRITEBYTECODE": "1"},
         check=False,
         capture_output=True,
         text=True,
         timeout=60,
     )
-    assert "1 passed" in ran.stdout, ran.stdout
+    assert "2 passed" in ran.stdout, ran.stdout
     status, _, err = looopy("sums", "--agent", "app:build", "--save", "kept/sum.json")
     assert (status, "exists: name another file" in err) == (2, True), "nothing is overwritten"
 
@@ -95,7 +98,9 @@ def test_a_difference_is_named_and_both_turns_stand_side_by_side(looopy):
     """As JSON, and in two columns that no stored text can break."""
     status, out, _ = looopy("sums", "--agent", "app:terse", "--json")
     assert status == 1
-    assert json.loads(out)["difference"]["kind"] == "request"
+    found = json.loads(out)
+    assert (found["difference"]["kind"], found["gone"]) == ("request", ["add"])
+    assert looopy("sums", "--agent", "app:terse")[1].endswith("Tools that are gone: add\n")
 
     status, out, err = looopy("sums", "--agent", "app:terse", "--fork", "again")
     assert status == 0, err

@@ -212,8 +212,15 @@ def test_push_names_the_hosts_that_may_receive(monkeypatch):
         (["--host", "no.such.host.invalid", "--auth", "json:loads"], "--allow-host"),
     ],
 )
-def test_a_server_that_would_be_open_does_not_start(arguments, says, tmp_path, capsys):
+def test_a_server_that_would_be_open_does_not_start(
+    arguments, says, tmp_path, capsys, monkeypatch
+):
     """Usage is exit status 2, in one line, before anything listens."""
+
+    async def serves(*_: object) -> int:
+        return 0  # a server would stay, and the test with it
+
+    monkeypatch.setattr("looopy.cli.serve._run", serves)
     (tmp_path / "app.py").write_text(APP)
     command = ["serve", f"{tmp_path}/app.py:build", "--db", f"sqlite:///{tmp_path}/app.db"]
     assert main([*command, *arguments]) == 2

@@ -30,7 +30,7 @@ holds only JSON.
 | `LOOOPY_DATA` | the folder of the default database |
 | `LOOOPY_CACHE` | the folder of the embedded model's weights |
 | `LOOOPY_YES` | `1` agrees to the download of the weights |
-| `LOOOPY_UI_TOKEN` | the token of `looopy serve`; otherwise it is random |
+| `LOOOPY_UI_TOKEN` | the token of `looopy serve`, from 16 characters; otherwise it is random |
 | `LOOOPY_PUSH_KEY` | encrypts the receivers of [push notifications](a2a.md#push-notifications) |
 | `LOOOPY_METRICS_TOKEN` | the token for [`/metrics`](telemetry.md#prometheus) |
 | `LOOOPY_TOKEN` | the token for `--server`; `LOOOPY_UI_TOKEN` does for one on this machine |

@@ -244,6 +244,9 @@ def test_the_token_of_this_machine_counts_on_this_machine(monkeypatch):
     assert local.token != LocalToken().token
     monkeypatch.setenv("LOOOPY_UI_TOKEN", "t" * 20)
     assert LocalToken().token == "t" * 20
+    monkeypatch.setenv("LOOOPY_UI_TOKEN", "t" * 15)
+    with pytest.raises(ConfigurationError, match="LOOOPY_UI_TOKEN has fewer than 16 characters"):
+        LocalToken()
 
 
 async def test_an_application_tells_by_itself_who_asks():

@@ -6,6 +6,7 @@ The status is 0 if the replay is the same turn, 1 if something differs, 2 for wr
 
 from __future__ import annotations
 
+import os
 import shutil
 import textwrap
 from collections.abc import Collection, Iterator, Sequence
@@ -37,12 +38,20 @@ _DIFFERS: Final = 1
 _LEAST_WIDTH: Final = 24
 _MOST_CHARS: Final = 2000
 _TEST: Final = """\
-from {module} import {name}
+{path}from {module} import {name}
 from looopy.testing.replays import replay_turn  # noqa: F401 - a fixture
 
 
 def test_{what}(replay_turn):  # noqa: F811
     replay_turn("{file}", {name}).check()
+"""
+_PATH: Final = """\
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent / "{folder}"))
+
+# ruff: noqa: E402 - the application is found by the line above
 """
 
 
@@ -120,12 +129,20 @@ def _save(terminal: Terminal, path: Path, recording: Recording, factory: str | N
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(recording.to_json(), encoding="utf-8")
     terminal.notice(f"The recording is in {path}.")
-    module, _, name = (factory or "").partition(":")
-    if not all(part.isidentifier() for part in (*module.split("."), *name.split("."))):
-        return  # a file is not importable by its path
-    test = _TEST.format(
-        module=module, name=name.partition(".")[0], what=_word(path.stem), file=path.name
-    )
+    if factory is None:
+        return
+    module, _, name = factory.rpartition(":")
+    way = ""
+    if module.endswith(".py"):
+        application = Path(module).resolve()
+        folder = Path(os.path.relpath(application.parent, path.parent.resolve())).as_posix()
+        module, way = application.stem, _PATH.format(folder=folder)
+    if not all(part.isidentifier() for part in module.split(".")):
+        terminal.notice(f"No test is written: {module!r} cannot be imported by this name.")
+        return
+    name = name.partition(".")[0]
+    what = _word(path.stem)
+    test = _TEST.format(path=way, module=module, name=name, what=what, file=path.name)
     _test_of(path).write_text(test, encoding="utf-8")
     terminal.notice(f"A test of it is in {_test_of(path)}: run it with pytest.")
 
@@ -138,6 +155,7 @@ def _show(terminal: Terminal, found: Replayed, *, as_json: bool) -> None:
             "context_id": recording.context_id,
             "turn": recording.turn,
             "difference": said,
+            "gone": list(found.gone),
             "left_out": list(found.left_out),
         }
         terminal.raw_line(json_line(facts))
@@ -149,6 +167,8 @@ def _show(terminal: Terminal, found: Replayed, *, as_json: bool) -> None:
         terminal.line(f"Turn {recording.turn} is the same: {messages}, {recording.outcome}.")
     else:
         terminal.line(f"Turn {recording.turn} differs first in {difference}")
+    if found.gone:
+        terminal.line(f"Tools that are gone: {', '.join(found.gone)}")
 
 
 def _show_beside(terminal: Terminal, beside: Beside, *, as_json: bool) -> None:

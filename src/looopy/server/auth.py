@@ -73,12 +73,21 @@ class LocalToken:
     Only for a server that listens on loopback: it refuses any other client.
 
     Args:
-        token: `None`: `LOOOPY_UI_TOKEN`, or a random one.
+        token: `None`: `LOOOPY_UI_TOKEN`, or a random one. It has at least 16 characters.
         actor_id: Who that is.
+
+    Raises:
+        ConfigurationError: The token is too short: other users of this machine could guess it.
     """
 
     def __init__(self, token: str | None = None, *, actor_id: str = "local") -> None:
         self.token = token or os.environ.get(TOKEN_VARIABLE) or secrets.token_urlsafe(24)
+        if len(self.token) < _LEAST_CHARS:
+            where = "the token" if token else TOKEN_VARIABLE
+            raise ConfigurationError(
+                f"{where} has fewer than {_LEAST_CHARS} characters, so that others could guess it:"
+                " leave it out for a random one"
+            )
         self.actor_id = actor_id
 
     def __call__(self, request: Request) -> AuthContext | None:
