@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 
 from tests.cli.test_serve import TOKEN, serving
 
@@ -48,8 +49,11 @@ def obey(request):
 
 
 def build(context_id, stores):
-    model, budget = ScriptedProvider(obey), Budget(owner_day_tokens=1_000_000)
-    config = LoopConfig(budget=budget, max_tokens=100)
+    tokens = 5 if context_id == "poor" else 1_000_000
+    config = LoopConfig(
+        budget=Budget(owner_day_tokens=tokens), max_tokens=100, on_budget="ask"
+    )
+    model = ScriptedProvider(obey)
     return Agent(
         context_id, llm_provider=model, tools=[wait, pay], stores=stores, loop_config=config
     )
@@ -137,6 +141,11 @@ def test_contexts_of_a_server_are_used_from_the_command_line(tmp_path, capsys, m
 
     with serving(tmp_path, app=APP) as (_, client):
         assert "no conversations of yours" in run("list").err
+        for command in (("send", "poor", "Hi"), ("continue", "poor")):
+            waits = run(*command, status=1).err
+            assert waits.count("Budget.owner_day_tokens") == 1
+            assert re.search(r"^\[turn \d waits: ", waits, re.MULTILINE)
+        run("delete", "poor", "--yes")
         assert run("send", "trip", "Hi \x1b[31m").out == "You said: Hi \u241b[31m\n"
         assert "pay {} waits for an answer: " in run("send", "trip", "pay", status=1).err
         assert run("show", "trip").out.splitlines()[1].startswith("pay waits for an answer: ")

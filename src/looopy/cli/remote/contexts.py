@@ -17,7 +17,7 @@ from looopy.cli.erasing import agrees
 from looopy.cli.remote.connection import Away, connect
 from looopy.cli.remote.view import View
 from looopy.cli.render import json_line
-from looopy.cli.terminal import Terminal
+from looopy.cli.terminal import Terminal, one_line
 from looopy.errors import (
     AgentBusy,
     ConfigurationError,
@@ -251,7 +251,7 @@ async def follow_context(
             async for event in events:
                 view.show(event)
                 if isinstance(event, InputRequired) and not as_json:
-                    _say_what_waits(terminal, event)
+                    _say_what_waits(terminal, event, view)
                 if until_end and isinstance(event, TurnEnd) and not event.path:
                     item = await client.context(context_id)
                     if item["status"] != "busy" and item["last_seq"] == event.seq:
@@ -394,13 +394,16 @@ async def _until_end(
                     continue
                 view.show(event)
                 if isinstance(event, InputRequired) and not as_json:
-                    _say_what_waits(terminal, event)
+                    _say_what_waits(terminal, event, view)
                 if isinstance(event, TurnEnd) and not event.path:
                     return 0 if event.outcome is Outcome.COMPLETED else 1
     return 1
 
 
-def _say_what_waits(terminal: Terminal, event: InputRequired) -> None:
+def _say_what_waits(terminal: Terminal, event: InputRequired, view: View) -> None:
+    if event.reason:  # the warning that says it as well is not stored
+        said = "for the budget" if view.warned else one_line(event.reason, 500)
+        terminal.notice(f"[turn {event.turn} waits: {said}]")
     for request in event.pending:
         args = json.dumps(dict(request.args), ensure_ascii=False, default=str)
         terminal.notice(f"[{request.tool_name} {args} waits for an answer: {request.request_id}]")

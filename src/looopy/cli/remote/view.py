@@ -22,6 +22,7 @@ from looopy.types.event import (
     StatusChange,
     TurnEnd,
     TurnStart,
+    TurnWarning,
 )
 from looopy.types.message import AssistantMessage, TextContent, UserMessage
 from looopy.types.state import Outcome
@@ -36,6 +37,9 @@ class View:
     Args:
         as_json: Print each event as a line of JSON, and nothing else.
         position: The newest message that the terminal shows already.
+
+    Attributes:
+        warned: True if the terminal has the warning of the newest turn about its budget.
     """
 
     def __init__(self, terminal: Terminal, *, as_json: bool = False, position: int = 0) -> None:
@@ -49,6 +53,7 @@ class View:
         self._newest = MessageUpdate(context_id="")
         self._turn = 0  # the newest that has begun here, and its process
         self._process: str | None = None
+        self.warned = False
 
     def typed(self, text: str) -> None:
         """Take note of a message that the person has typed here: it is on the screen."""
@@ -67,7 +72,10 @@ class View:
 
     def _show(self, event: AgentEvent) -> None:
         match event:
+            case TurnWarning(code="budget"):
+                self.warned = True
             case TurnStart():
+                self.warned = False
                 self._begin_anew()
                 self._say_where(event)
                 self._text = TextRenderer(self._terminal)
