@@ -19,6 +19,7 @@ from looopy.stores import accounts
 from looopy.stores.accounts import held_calls, release_call
 from looopy.stores.spending import NOTHING, Amount, Place, account_of, allowances_of, digest_of
 from looopy.testing import ScriptedProvider, text
+from looopy.testing.contracts.turns import begin
 from looopy.types.message import Cost, Usage
 
 ADA, ADAS = AuthContext("ada"), account_of("ada")
@@ -182,6 +183,9 @@ async def test_a_call_of_a_killed_process_is_shown_and_released(tmp_path, run, m
     _, out, err = await run(*held, "--db", url)
     assert out.splitlines()[1].split()[1:6] == ["dead,", "stuck", "a,", "turn", "1"]
     assert "looopy budget release" in err
+    async with open_stores(url) as stores, asking("a", stores) as agent:
+        assert agent.state.interrupted_turn == 1  # somebody looked: the turn is closed now
+    assert (await run(*held, "--db", url))[1] == out
     _, out, err = await run("budget", "show", "--db", url)
     assert "1 dead call still holds a part of what is reserved" in err
     assert len(out.splitlines()) == 2
@@ -202,21 +206,26 @@ async def _is_stuck_only_when_old(stores, monkeypatch):
     """A call that no turn proves to be dead: a summary between turns, or of a context elsewhere."""
     async with asking("b", stores, ["Hi."]) as agent:
         await agent.execute_turn("Hi.", ADA)
+    await begin(stores, context_id="open", holder="on another machine", ttl_s=0.0)
     limits = allowances_of(Budget(owner_day_tokens=1_000), "ada")
-    for context in ("b", "elsewhere"):
+    for context in ("a", "b", "elsewhere", "open"):
         place = Place(digest_of(context), 1)
         await stores.spending.reserve(context, Amount(5, 0, 5), limits, place=place)
     found = {call.held.reservation: call for call in await held_calls(stores)}
     assert {name: call.status for name, call in found.items()} == {
+        "a": "ended",  # a summary, behind a turn that died
         "b": "ended",
         "elsewhere": "unknown",
+        "open": "unclear",
     }
     with pytest.raises(AgentBusy, match="less than 15 minutes ago"):
         await release_call(stores, "b")
     monkeypatch.setattr(accounts, "_YOUNG", timedelta(0))
-    for name in found:
+    with pytest.raises(AgentBusy, match="nothing proves that the process of turn 1 of 'open'"):
+        await release_call(stores, "open")
+    for name in ("a", "b", "elsewhere"):
         assert (await release_call(stores, name)).is_stuck
-    assert await held_calls(stores) == []
+    assert [call.status for call in await held_calls(stores)] == ["unclear"]
 
 
 CHILD = """

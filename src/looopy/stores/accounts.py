@@ -150,9 +150,11 @@ async def _status(stores: Stores, held: Held, record: ContextRecord) -> CallStat
             return "dead"
         lives = record.lease_live or (holder is not None and provably_alive(holder))
         return "runs" if lives else "unclear"
-    turns = await stores.journal.turns(record.context_id, after=turn - 1, limit=1)
-    died = any(one.turn == turn and one.outcome is Outcome.INTERRUPTED for one in turns)
-    return "dead" if died else "ended"
+    for one in await stores.journal.turns(record.context_id, after=turn - 1, limit=1):
+        died = one.turn == turn and one.outcome is Outcome.INTERRUPTED
+        if died and one.ended_at is not None and held.since <= one.ended_at:
+            return "dead"
+    return "ended"  # or it summarises after its turn has died
 
 
 def _why_not(call: HeldCall) -> str:
