@@ -11,8 +11,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from looopy import Agent, Stores, ToolContext, tool
-from looopy.testing import ScriptedProvider, text, tool_call
+from looopy import Agent, LoopConfig, RetryPolicy, Stores, ToolContext, tool
+from looopy.errors import LLMUnavailable
+from looopy.testing import ScriptedProvider, failure, text, tool_call
 from looopy.types.message import ToolResultMessage, UserMessage
 
 
@@ -45,6 +46,9 @@ def reply(request: Any) -> Any:
     if "Book" in said:
         hotel = "Lina" if _is_another() else "Amora"
         return (text("Let me book."), tool_call("book", hotel=hotel, nights=4))
+    if "story" in said and not (again := Path(os.environ["HOLD"]).with_name("again")).exists():
+        again.touch()
+        return failure(LLMUnavailable)
     return (text("Let me read."), tool_call("read")) if "story" in said else text(f"Said: {said}")
 
 
@@ -60,4 +64,5 @@ def build(context_id: str, stores: Stores) -> Agent:
         tools=[book, read],
         system_prompt="You help cheaply." if _is_another() else "You help.",
         stores=stores,
+        loop_config=LoopConfig(retry=RetryPolicy(base_s=0.01)),
     )

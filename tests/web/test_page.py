@@ -368,6 +368,13 @@ async def _shows_both_gaps(page: Page, served: Served) -> None:
         assert works[i][1] == pytest.approx(signs[i][0]) == pytest.approx(deads[i][0])
         assert deads[i][1] <= works[i + 1][0]
         assert recoveries[i][0] == pytest.approx(deads[i][1])
+    tries, called = await page.tab.eval_on_selector_all(
+        "svg .tries rect, svg rect.bar.model.retried",
+        "all => all.map(one => [one.x.baseVal.value, one.width.baseVal.value])",
+    )
+    assert tries[0] >= works[0][0]
+    assert tries[0] + tries[1] == pytest.approx(called[0])  # up to the attempt that answered
+    assert (await page.tab.inner_text(".panel table")).count("iteration 1, 2 attempts") == 1
     for work, band in zip(works, bands, strict=True):
         assert band == pytest.approx((work[0], work[1] - 2))
 
@@ -421,7 +428,8 @@ async def _hostile(stores: Stores) -> None:
     results = [
         [TextContent(LARGE)],
         [svg, far],
-        *[[TextContent(HTML)] for _ in range(28)],
+        [ImageContent(PNG, mime_type="image/png")],
+        *[[TextContent(HTML)] for _ in range(27)],
     ]
     answers = [
         ToolResultMessage(tool_call_id=f"c{i}", tool_name="t", content=content)
@@ -465,6 +473,8 @@ async def _look_at_it(page: Page) -> None:
     await tab.click(".contexts a:has-text('many')")
     await tab.click("text=Show 200 more of 9,970 calls")
     await page.sees(".call >> nth=229")
+    await page.sees(".pictures img.picture")  # beside its call, which is folded
+    assert await tab.locator(".pictures img").count() == 1
     await tab.click(".call >> nth=0")
     await page.sees(".call[open] code:has-text('onerror=')", ".call[open] code:has-text('onload=')")
     length = len(LARGE)

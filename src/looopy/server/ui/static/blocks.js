@@ -7,6 +7,7 @@ import {fill, h} from "./dom.js";
 import {code, markdown} from "./markdown.js";
 import {count, pretty, shortened} from "./text.js";
 
+const MOST_PICTURES = 4; // of a call that is folded
 const PICTURES = /^image\/(png|jpeg|gif|webp)$/;
 
 /** @param {string} text @param {boolean} [open] */
@@ -139,16 +140,24 @@ function picture(block) {
   });
 }
 
+/** The first pictures of a result, beside a call that is folded. @param {any[]} content */
+export function picturesOf(content) {
+  return content
+    .filter((one) => one.type === "image" && one.data && PICTURES.test(one.mime_type))
+    .slice(0, MOST_PICTURES)
+    .map(picture);
+}
+
 /** @param {import("./conversation.js").Entry} entry @param {() => Promise<string>} whole */
 export function resultBlocks(entry, whole) {
   const {content} = entry.message;
-  if (typeof content === "string") return [code(content, "result")];
+  if (typeof content === "string") return [code(content, "text")];
   return content.map((/** @type {any} */ block, /** @type {number} */ i) => {
     if (block.type !== "text") return blockOf(block);
     const length = entry.clipped?.[`/content/${i}/text`];
-    const made = h("div", {}, code(indented(block.text), "result"));
+    const made = h("div", {}, code(indented(block.text), "text"));
     if (!length) return made;
-    const put = (/** @type {string} */ more) => made.replaceChildren(code(more, "result"));
+    const put = (/** @type {string} */ more) => made.replaceChildren(code(more, "text"));
     return h("div", {}, made, rest(block.text.length, length, whole, put));
   });
 }

@@ -3,7 +3,7 @@
  */
 
 import {at, get} from "./api.js";
-import {resultBlocks, textOf} from "./blocks.js";
+import {picturesOf, resultBlocks, textOf} from "./blocks.js";
 import {fill, h} from "./dom.js";
 import {code} from "./markdown.js";
 import {duration, pretty, shortened} from "./text.js";
@@ -24,12 +24,14 @@ export class CallCard {
     this.state = h("span", {class: "state"});
     this.brief = h("span", {class: "brief"});
     this.body = h("div", {class: "call-body"});
-    this.element = h(
+    this.pictures = h("div", {class: "pictures"});
+    this.details = h(
       "details",
       {class: "call", ontoggle: () => this.fillBody()},
       h("summary", {}, this.state, h("code", {}, shortened(call.name, 80)), this.brief),
       this.body,
     );
+    this.element = h("div", {class: "call-place"}, this.details, this.pictures);
     this.update();
   }
 
@@ -38,7 +40,7 @@ export class CallCard {
     const decision = this.conversation.decisions.get(this.key);
     this.isOpen = !known || known.state === "running";
     const [kind, state] = this.standing(known);
-    this.element.className = `call ${kind}`;
+    this.details.className = `call ${kind}`;
     fill(this.state, h("span", {class: "unseen"}, `${state}: `));
     const args = known?.args ?? this.call.arguments ?? this.call.invalid_arguments;
     const said = known?.progress && kind === "running" ? known.progress : brief(args);
@@ -50,6 +52,8 @@ export class CallCard {
       decision ? h("span", {class: "chip"}, decision.decision) : null,
       seconds ? h("span", {class: "faint"}, seconds) : null,
     );
+    const content = known?.result?.message.content;
+    if (Array.isArray(content) && !this.pictures.firstChild) fill(this.pictures, picturesOf(content));
     this.filled = false;
     this.fillBody();
   }
@@ -73,7 +77,7 @@ export class CallCard {
 
   /** What is inside is made when somebody looks. */
   fillBody() {
-    if (!this.element.open || this.filled) return;
+    if (!this.details.open || this.filled) return;
     this.filled = true;
     const known = this.conversation.calls.get(this.key);
     const decision = this.conversation.decisions.get(this.key);

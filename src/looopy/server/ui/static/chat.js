@@ -329,15 +329,23 @@ export class Chat {
       usage?.total_tokens ? `${compactCount(usage.total_tokens)} tokens` : "",
       cost(usage),
     ].filter(Boolean);
-    const act = (/** @type {() => Promise<void>} */ doing) => () =>
-      doing().catch(this.actions.problem);
+    const artifacts = this.artifactsOf(turn.turn);
     return h(
       "footer",
       {class: `turn-end ${turn.outcome}`},
+      artifacts.length ? h("div", {class: "saved"}, artifacts) : null,
       h("span", {class: "dot", title: outcomeText(turn)}),
       h("span", {}, `Turn ${turn.turn}: ${this.ending(turn)}`),
       h("span", {class: "faint"}, facts.join(" · ")),
-      this.artifactsOf(turn.turn),
+      h("span", {class: "links"}, this.linksOf(turn, position)),
+    );
+  }
+
+  /** What can be done with a turn. @param {any} turn @param {number} position */
+  linksOf(turn, position) {
+    const act = (/** @type {() => Promise<void>} */ doing) => () =>
+      doing().catch(this.actions.problem);
+    return [
       h(
         "a",
         {href: `#/c/${encodeURIComponent(this.conversation.id)}/timeline/${turn.turn}`},
@@ -371,7 +379,7 @@ export class Chat {
         },
         "Rewind",
       ),
-    );
+    ];
   }
 
   /** Buttons that show what a turn has saved. @param {number} turn */

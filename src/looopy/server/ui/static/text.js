@@ -66,11 +66,12 @@ export function duration(seconds) {
   return hours < 48 ? `${hours} h ${minutes % 60} min` : `${Math.floor(hours / 24)} days`;
 }
 
-/** The cost of a usage; empty if it costs nothing, or nobody knows. @param {any} usage */
+/** The cost of a usage; empty if it costs nothing, or nobody knows any part. @param {any} usage */
 export function cost(usage) {
   const total = usage?.cost?.total;
   if (!total) return "";
-  return `$${total < 0.01 ? total.toPrecision(2) : total.toFixed(2)}`;
+  const known = `$${total < 0.01 ? total.toPrecision(2) : total.toFixed(2)}`;
+  return usage.cost.complete === false ? `${known} + unknown` : known;
 }
 
 /** @param {string | number | Date} moment */

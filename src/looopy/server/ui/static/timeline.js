@@ -12,7 +12,7 @@ import {clock, cost, count, counted, duration, outcomeText, shortened} from "./t
 const LEFT = 58;
 const NARROWEST = 470; // a narrower place scrolls
 const BREAK = 56; // the most that a wait takes
-const RUN = 40; // the least that a run takes
+const RUN = 48; // the least that a run takes
 const LANE = 24;
 const TOP = 52;
 const BAND = 22; // of the processes, above everything else
@@ -37,7 +37,7 @@ export async function showTimeline(conversation, turn, place) {
   const first = found.runs[0].turn;
   const end = found.runs.at(-1).turn;
   const base = `#/c/${encodeURIComponent(conversation.id)}/timeline/`;
-  const title = first === end ? `Turn ${first}` : `Turns ${first} to ${end}, one after the other`;
+  const title = first === end ? `Turn ${first}` : `Turns ${first} to ${end}`;
   const open = place.querySelector("details")?.open ?? true;
   const left = place.querySelector(".picture-scroll")?.scrollLeft ?? 0;
   fill(
@@ -55,7 +55,7 @@ export async function showTimeline(conversation, turn, place) {
       {class: "picture-scroll", tabindex: 0, role: "group", "aria-label": "Timeline picture"},
       picture(found.runs, place.clientWidth - 56),
     ),
-    legend(),
+    legend(found.runs),
     leftOut(found.runs)
       ? h("p", {class: "faint"}, `Not drawn: ${counted(leftOut(found.runs), "more call")}.`)
       : null,
@@ -180,6 +180,7 @@ function picture(runs, wide) {
     label(6, TOP + 16, "Model"),
     lanes > 1 ? label(6, TOP + LANE + 16, "Tools") : null,
     label(6, marks + 16, "Events"),
+    ...bars.flatMap((one) => [began(one, height, place), tries(one, place)]),
     ...bars.map(bar),
     ...signs.map(([one, x]) => mark(one, x, marks)),
     ...runs.filter((run) => run.last_sign).map((run) => death(place(run.last_sign), marks + 20)),
@@ -189,7 +190,7 @@ function picture(runs, wide) {
   return svg(
     "svg",
     {...props, class: "timeline", "aria-label": `Timeline: ${summary(runs)}`},
-    svg("defs", {}, hatch()),
+    svg("defs", {}, hatch("hatch"), hatch("tried")),
     above ? label(6, 15, "Process") : null,
     ...bands.map((one, i) => band(one, bands[i + 1]?.x ?? width)),
     svg("g", {transform: `translate(0 ${above})`}, parts),
@@ -238,9 +239,10 @@ function band(one, next) {
   );
 }
 
-function hatch() {
-  const line = svg("path", {d: "M-2 8 L8 -2 M0 10 L10 0", class: "hatch"});
-  const props = {id: "hatch", width: 8, height: 8, patternUnits: "userSpaceOnUse"};
+/** @param {string} id of the pattern, and the class of its lines */
+function hatch(id) {
+  const line = svg("path", {d: "M-2 8 L8 -2 M0 10 L10 0", class: id});
+  const props = {id, width: 8, height: 8, patternUnits: "userSpaceOnUse"};
   return svg("pattern", props, line);
 }
 
@@ -307,6 +309,7 @@ function ticks(one, height, room) {
   for (let at = step; at < all - step / 3 && made.length < 60; at += step) {
     const x = one.x + (at / all) * one.width;
     made.push(svg("line", {x1: x, x2: x, y1: 26, y2: height - 18, class: "tick"}));
+    if (x - one.x < 76) continue; // the clock stands there
     made.push(
       svg(
         "text",
@@ -364,6 +367,55 @@ function lanesOf(runs, place) {
   );
 }
 
+/** @param {any} span @param {any} run @returns {number} when the first attempt can have begun */
+function firstTry(span, run) {
+  const before = run.spans
+    .filter((/** @type {any} */ one) => one.ended && time(one.ended) <= time(span.started))
+    .map((/** @type {any} */ one) => time(one.ended));
+  return span.attempts > 1 ? Math.max(time(run.started), ...before) : time(span.started);
+}
+
+/**
+ * Where an iteration begins.
+ *
+ * @param {ReturnType<typeof lanesOf>[number]} one
+ * @param {number} height
+ * @param {(moment: string | number) => number} place
+ */
+function began({span, run}, height, place) {
+  if (span.kind !== "model") return null;
+  const x = place(firstTry(span, run));
+  const line = {x1: x, x2: x, y1: 28, y2: height - 20, class: "iteration"};
+  return svg(
+    "g",
+    {},
+    svg("title", {}, `Iteration ${span.iteration}`),
+    svg("line", line),
+    svg("text", {x: x + 3, y: TOP - 8, class: "gap"}, String(span.iteration)),
+  );
+}
+
+/**
+ * The attempts of a model call that failed, with the waits between them: the log keeps how many.
+ *
+ * @param {ReturnType<typeof lanesOf>[number]} one
+ * @param {(moment: string | number) => number} place
+ */
+function tries({span, run, x, lane}, place) {
+  if (!(span.attempts > 1)) return null;
+  const from = firstTry(span, run);
+  const long = duration((time(span.started) - from) / 1000);
+  const start = place(from);
+  const width = Math.max(3, x - start);
+  return svg(
+    "g",
+    {class: "tries"},
+    svg("title", {}, `${counted(span.attempts - 1, "attempt")} failed, and waits: ${long}`),
+    svg("rect", {x: start, y: TOP + lane * LANE, width, height: 19, rx: 4}),
+    width > 40 ? svg("text", {x: start + 6, y: TOP + lane * LANE + 14}, `↻ ${long}`) : null,
+  );
+}
+
 /** @param {ReturnType<typeof lanesOf>[number]} one */
 function bar(one) {
   const {span, lane, x, width} = one;
@@ -413,6 +465,7 @@ function words(span, run, brief = false) {
         ? `began, and has no result of its own`
         : `runs ${long && `for ${long}`}`
       : long,
+    span.kind === "model" && span.iteration ? `iteration ${span.iteration}` : "",
     span.attempts > 1 ? `${span.attempts} attempts` : "",
     span.first_delta_s ? `first words after ${duration(span.first_delta_s)}` : "",
     span.tokens ? `${count(span.tokens)} tokens` : "",
@@ -489,23 +542,36 @@ function lastSign(run) {
   return `Last sign of the process of run ${run.turn}${run.process ? `: ${run.process}` : ""}`;
 }
 
-function legend() {
-  const items = [
-    ["model", "model call"],
-    ["tool", "tool call"],
-    ["failed", "failed"],
-    ["open", "began, no result of its own"],
-    ["dead", "process gone"],
-    ["wait", "waited"],
+/** What the picture's colours and signs mean, as far as it has them. @param {any[]} runs */
+function legend(runs) {
+  const spans = runs.flatMap((run) => run.spans);
+  const kinds = new Set([...runs.flatMap((run) => run.marks), ...spans].map((one) => one.kind));
+  const isLost = runs.some((run) => run.last_sign);
+  const items = /** @type {[string, string, boolean][]} */ ([
+    ["model", "model call", kinds.has("model")],
+    ["tool", "tool call", kinds.has("tool")],
+    ["tries", "failed attempts and waits", spans.some((span) => span.attempts > 1)],
+    ["failed", "failed", spans.some((span) => span.is_error)],
+    ["open", "began, no result of its own", spans.some((span) => span.ended === null)],
+    ["dead", "process gone", isLost],
+    ["wait", "waited", runs.length > 1],
+  ]);
+  const signs = [
+    kinds.has("model") ? "1, 2: iterations" : "",
+    kinds.has("approval") ? "✓ approval" : "",
+    kinds.has("asks") ? "? question" : "",
+    kinds.has("artifact") ? "◆ artifact" : "",
+    kinds.has("message") ? "➤ message" : "",
+    kinds.has("error") ? "! error" : "",
+    isLost ? "✕ last sign of a process · ↻ another process takes over" : "",
   ];
-  const signs =
-    "✓ approval · ? question · ◆ artifact · ➤ message · ! error · ✕ last sign of a process" +
-    " · ↻ another process takes over";
   return h(
     "div",
     {class: "legend"},
-    items.map(([kind, text]) => h("span", {}, h("i", {class: `key ${kind}`}), text)),
-    h("span", {class: "faint"}, signs),
+    items
+      .filter(([, , isThere]) => isThere)
+      .map(([kind, text]) => h("span", {}, h("i", {class: `key ${kind}`}), text)),
+    h("span", {class: "faint"}, signs.filter(Boolean).join(" · ")),
   );
 }
 
