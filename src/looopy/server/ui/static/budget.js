@@ -16,7 +16,7 @@ const PAUSE_MS = 1000; // between two requests
  * One limit, or one sum without a limit.
  *
  * @typedef {{name: string, unit: "tokens" | "cost_usd", used: number | null, isWhole: boolean,
- *   held: number, limit: number | null, until: string}} Line
+ *   held: number, isHeldWhole: boolean, limit: number | null, until: string}} Line
  */
 
 let made = 0; // bars so far: each has a pattern of its own
@@ -30,6 +30,7 @@ function linesOf(items) {
       used: item[unit],
       isWhole: unit === "tokens" || item.cost_complete,
       held: item[`reserved_${unit}`] ?? 0,
+      isHeldWhole: unit === "tokens" || item.reserved_cost_complete,
       limit: item[`limit_${unit}`],
       until: item.until,
     });
@@ -45,23 +46,25 @@ function share(line) {
   return line.limit ? taken / line.limit : taken > 0 || line.limit === 0 ? 1 : 0;
 }
 
-/** @param {Line} line @param {number | null} value */
-function amount(line, value) {
-  if (value === null) return "an unknown cost";
+/** @param {Line} line @param {number | null} value @param {boolean} [isWhole] */
+function amount(line, value, isWhole = true) {
+  if (value === null || (!isWhole && !value)) return "an unknown cost";
+  if (!isWhole) return `${amount(line, value)} + unknown`;
   if (line.unit === "tokens") return count(value);
   return `$${value > 0 && value < 0.01 ? value.toPrecision(2) : value.toFixed(2)}`;
 }
 
 /** Such as "2,012 of 5,000 tokens". @param {Line} line */
 function usedText(line) {
-  const used = amount(line, line.used) + (line.isWhole || line.used === null ? "" : " + unknown");
+  const used = amount(line, line.used, line.isWhole);
   const of = line.limit === null ? "" : ` of ${amount(line, line.limit)}`;
   return `${used}${of}${line.unit === "tokens" ? " tokens" : ""}`;
 }
 
 /** What is reserved, and what is left. @param {Line} line @returns {string[]} */
 function restOf(line) {
-  const held = line.held ? [`${amount(line, line.held)} reserved`] : [];
+  const some = line.held || !line.isHeldWhole;
+  const held = some ? [`${amount(line, line.held, line.isHeldWhole)} reserved`] : [];
   if (line.limit === null) return [...held, "no limit"];
   const left = line.limit - (line.used ?? 0) - line.held;
   return [...held, left > 0 ? `${amount(line, left)} left` : "used up"];
