@@ -314,7 +314,8 @@ async def _is_killed_twice(page: Page, served: Served) -> None:
     await page.tab.set_viewport_size({"width": 1440, "height": 400})
     await page.tab.wait_for_function(SCROLLED_UP)
     await page.say("A story.")
-    await page.sees("text=half of the story", ".lease:has-text('this server')")
+    holder = f".lease:has-text('process {served.pids[-1]}-'):has-text('this server')"
+    await page.sees("text=half of the story", holder)
     await page.tab.wait_for_selector("button.newest", state="hidden")  # what one sends is in sight
     await page.tab.set_viewport_size({"width": 1440, "height": 900})
     old, late = asyncio.Event(), asyncio.Event()

@@ -110,7 +110,7 @@ export class CallCard {
 
 /** @param {string} title @param {Node} node */
 function labelled(title, node) {
-  return h("div", {class: "labelled"}, h("h4", {}, title), node);
+  return h("div", {class: "labelled"}, h("div", {class: "part-name"}, title), node);
 }
 
 /** The arguments of a call, on one line. @param {any} args */

@@ -297,7 +297,8 @@ export class Conversation extends EventTarget {
   /** @param {any} event */
   began(event) {
     const continues = event.continues ?? null;
-    this.turns.set(event.turn, {turn: event.turn, continues, started_at: null, ended_at: null});
+    const {turn, process} = event;
+    this.turns.set(turn, {turn, continues, process, started_at: null, ended_at: null});
     Object.assign(this.record, {status: "busy", turn_count: event.turn, pending: []});
     this.record.interrupted_turn = null;
     this.note("");

@@ -279,7 +279,7 @@ class App {
     fill(
       this.facts,
       record && !this.lost ? h("span", {class: `chip ${status}`}, words[status]) : null,
-      record && !this.lost ? h("span", {class: "faint lease"}, lease(record)) : null,
+      record && !this.lost ? h("span", {class: "faint lease"}, lease(conversation)) : null,
       this.lost
         ? h("span", {class: "chip failed"}, "The server does not answer. Reconnecting…")
         : null,
@@ -358,11 +358,12 @@ class App {
   }
 }
 
-/** Who holds the conversation. @param {any} record */
-function lease(record) {
+/** Who holds the conversation, by the name that logs, traces and the timeline have. @param {any} of */
+function lease({record, turns}) {
   if (!record.lease)
     return record.turn_count ? `${counted(record.turn_count, "turn")}, no process holds it` : "";
-  const {turn, process, here, live, cancelling} = record.lease;
+  const {turn, here, live, cancelling} = record.lease;
+  const process = turns.get(turn)?.process ?? record.lease.process;
   const who = here
     ? `process ${process}, this server`
     : `process ${process ?? "elsewhere"}, another one`;
