@@ -90,4 +90,20 @@ MUTANTS = [
         "and bool(wanted)",
         f"{_AUTH}::test_a_token_that_does_not_count_is_refused",
     ),
+    mutant(
+        "budget-of-another-tenant",
+        "a person sees what somebody of the same name has used in another tenant",
+        "looopy.server.budgets:owner_budget",
+        "host.stores_for(auth), auth.actor_id",
+        "host.stores, auth.actor_id",
+        "tests/server/test_budgets.py::test_an_owner_sees_what_was_used_reserved_and_is_allowed",
+    ),
+    mutant(
+        "release-while-it-runs",
+        "what a call that runs has reserved is given to others",
+        "looopy.stores.accounts:release_call",
+        "if not call.is_stuck:",
+        "if call.status == 'nothing':",
+        "tests/cli/test_budget.py::test_a_call_of_a_killed_process_is_shown_and_released",
+    ),
 ]

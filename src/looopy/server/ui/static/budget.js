@@ -10,6 +10,7 @@ import {fill, h, svg} from "./dom.js";
 import {count} from "./text.js";
 
 const PERIODS = /** @type {Record<string, string>} */ ({day: "Today", month: "This month"});
+const NEAR = 0.9; // the share of a limit from which on it is a warning
 const PAUSE_MS = 1000; // between two requests
 
 /**
@@ -206,10 +207,11 @@ export class Budget {
         : share(tightest) >= 1
           ? `used up ${when}`
           : `${percent} % ${when}`;
+    const isNear = tightest.limit !== null && share(tightest) >= NEAR;
     fill(
       this.brief,
       h("span", {class: "budget-name"}, "Your budget"),
-      h("span", {class: share(tightest) >= 1 && tightest.limit !== null ? "warn" : "faint"}, said),
+      h("span", {class: isNear ? "warn" : "faint"}, said),
       tightest.limit === null ? null : bar(tightest, `${usedText(tightest)} used`),
     );
     fill(this.rows, bars(lines));
