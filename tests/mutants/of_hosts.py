@@ -61,7 +61,7 @@ MUTANTS = [
     mutant(
         "http-makes-values-before-it-counts-them",
         "a body of a megabyte stops the event loop for two seconds",
-        "looopy.server.body:read_json",
+        "looopy.server.body:_object_in",
         "_check_count(text, limits)",
         "pass",
         f"{_BAD}::test_a_body_that_is_no_use_is_refused",
