@@ -534,9 +534,18 @@ async def test_a_credential_goes_with_its_answer_and_files_with_their_message(
         used[context.context_id] = context.answers["key"]
         return f"pushed with {used[context.context_id]}"
 
+    asked: list[Any] = []
+
+    async def held(request: Any) -> Any:
+        asked.append(request)
+        if len(asked) == 1:
+            await asyncio.Event().wait()
+        return text("I see.")
+
     def build(context_id: str, stores: Stores) -> Agent:
         replies = [tool_call("push"), text("Pushed.")] if context_id in KINDS else [text("I see.")]
-        model, config = ScriptedProvider(replies), POOR if context_id == "poor" else LoopConfig()
+        model = ScriptedProvider(held if context_id == "held" else replies)
+        config = POOR if context_id == "poor" else LoopConfig()
         return Agent(
             context_id, llm_provider=model, tools=[push], stores=stores, loop_config=config
         )
@@ -566,6 +575,7 @@ async def test_a_credential_goes_with_its_answer_and_files_with_their_message(
         assert SECRET not in repr(stores.state.backend.contexts)
         await _attaches(page, stores)
         await _waits_for_a_budget(page, host)
+        await _stops(page, url)
 
 
 async def _answers(page: Page, name: str) -> None:
@@ -637,6 +647,30 @@ async def _attaches(page: Page, stores: Stores) -> None:
     [again] = [m for m in await stores.messages.list(fork) if isinstance(m, UserMessage)]
     assert list(again.content) == [TextContent("Look again."), *said.content[1:]]
     await _rewinds_and_forks(page)
+
+
+async def _stops(page: Page, url: str) -> None:
+    """By keyboard; a message that waited for the turn is kept, and goes when somebody says so."""
+    await page.tab.evaluate("location.hash = '#/c/held'")
+    await page.tab_to("#composer")
+    await page.say("Begin.")
+    await page.sees(".chip.running")
+    await page.tab.keyboard.type("And later.")
+    await page.tab_to(".composer .danger + button")
+    await page.press("Enter")
+    await page.sees(".queued .bubble:has-text('When the turn ends')")
+    await page.tab_to(".composer .danger", "Shift+Tab")
+    await page.press("Enter")
+    await page.sees(".turn-end.cancelled", ".queued .bubble:has-text('Waits for the next turn')")
+    await page.is_accessible()
+    await page.tab_to(".queued button.main", "Shift+Tab")
+    await page.press("Enter")
+    await page.sees(".log .bubble:has-text('And later.')", ".turn-end.completed")
+    assert not await page.tab.is_visible(".queued .bubble")
+    assert "I see. The turn has ended" in await page.tab.inner_text("#announcer")
+    async with httpx.AsyncClient(headers={"Authorization": f"Bearer {TOKEN}"}) as client:
+        assert (await client.delete(f"{url}/contexts/held")).status_code == 204
+    await page.sees(".welcome", ".alert:has-text('This conversation was deleted.')")
 
 
 async def _rewinds_and_forks(page: Page) -> None:

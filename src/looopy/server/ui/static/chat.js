@@ -100,7 +100,7 @@ export class Chat {
     if (what === "turn" || what === "record") this.settle();
     if (["all", "record", "turn"].includes(what)) this.waits();
     if (["all", "notice", "live", "connection", "record"].includes(what)) this.noticed();
-    if (["all", "sent", "message"].includes(what)) this.queue();
+    if (["all", "sent", "message", "record", "turn"].includes(what)) this.queue();
     this.keepEnd();
   }
 
@@ -271,9 +271,18 @@ export class Chat {
     fill(this.notice, notice);
   }
 
-  /** Messages that the running turn has not taken yet. */
+  /** Messages that no turn has taken yet: a turn that was stopped leaves them to the next one. */
   queue() {
-    const made = this.conversation.queued.map(({message, how}) =>
+    const {running, queued} = this.conversation;
+    if (!running && !queued.length && !this.queued.firstChild) return;
+    const send = () => this.conversation.resume().catch(this.actions.problem);
+    const until = (/** @type {string} */ how) =>
+      !running
+        ? "Waits for the next turn"
+        : how === "steer"
+          ? "Before the next model call"
+          : "When the turn ends";
+    const made = queued.map(({message, how}) =>
       h(
         "article",
         {class: "message user", "aria-label": "You, not read yet"},
@@ -281,11 +290,12 @@ export class Chat {
           "div",
           {class: "bubble", dir: "auto"},
           blocksOf(typeof message === "string" ? {content: message} : message, {}, unclipped),
-          h("small", {}, how === "steer" ? "Before the next model call" : "When the turn ends"),
+          h("small", {}, until(how)),
         ),
       ),
     );
-    fill(this.queued, made);
+    const now = h("button", {type: "button", class: "main", onclick: send}, "Send now");
+    fill(this.queued, made, running || !made.length ? null : h("div", {class: "actions"}, now));
   }
 
   // --- ends of turns, and what waits -------------------------------------------------------------
@@ -294,7 +304,11 @@ export class Chat {
   turnEnded(event) {
     this.draw();
     this.turnEnds();
-    if (event) announce(`The turn has ended: ${outcomeText(event)}`);
+    if (!event) return;
+    const answers = this.sorted().filter(({message}) => message.role === "assistant");
+    const last = answers.findLast((one) => one.turn === event.turn);
+    const said = last ? shortened(textOf(last.message), 500) : "";
+    announce(`${said} The turn has ended: ${outcomeText(event)}`);
   }
 
   /** Calls that ran when the turn ended run no more. */

@@ -226,7 +226,7 @@ class App {
   /** @param {Conversation} conversation @param {{what: string, value: any}} change */
   changed(conversation, {what, value}) {
     if (conversation !== this.conversation) return;
-    if (what === "lost") this.problem(value);
+    if (what === "lost") this.gone(value);
     if (what === "connection") this.lost = !conversation.connected;
     if (what === "connection" && conversation.connected) this.problem(null);
     if (["all", "record", "turn", "connection", "absent"].includes(what)) {
@@ -240,6 +240,15 @@ class App {
     if (["turn", "all"].includes(what) || (what === "artifacts" && this.panel === "artifacts")) {
       this.drawPanel().catch(this.actions.problem);
     }
+  }
+
+  /** The server no longer shows the conversation. @param {Problem} problem */
+  gone(problem) {
+    this.lost = false;
+    this.heading();
+    if (problem.code !== "context_not_found") return this.problem(problem);
+    location.hash = "#/";
+    this.problem(new Error("This conversation was deleted."));
   }
 
   /** The timeline of a running turn grows while it is looked at; a long one more seldom. */
