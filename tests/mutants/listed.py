@@ -10,6 +10,7 @@ from tests.mutants import (
     of_hosts,
     of_people,
     of_processes,
+    of_replays,
     of_rims,
     of_stores,
     of_tools,
@@ -32,4 +33,5 @@ MUTANTS = [
     *of_hosts.MUTANTS,
     *of_rims.MUTANTS,
     *of_editors.MUTANTS,
+    *of_replays.MUTANTS,
 ]

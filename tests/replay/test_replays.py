@@ -80,6 +80,13 @@ async def wait() -> str:
     raise AssertionError("it ended")
 
 
+@tool(effects="none")
+async def doze() -> str:
+    """Never end, and change nothing."""
+    await asyncio.Event().wait()
+    raise AssertionError("it ended")
+
+
 @tool
 async def merge() -> str:
     """Merge, if two people allow it."""
@@ -107,7 +114,7 @@ async def move() -> str:
     raise AssertionError("it ended")
 
 
-TOOLS = (look, fetch, pay, book, travel, hang, wait, merge, soon, stop, move)
+TOOLS = (look, fetch, pay, book, travel, hang, wait, doze, merge, soon, stop, move)
 QUICK = LoopConfig(retry=RetryPolicy(attempts=0))
 
 
@@ -121,7 +128,7 @@ def agent_of(
     model: str = "scripted",
 ) -> Agent:
     """An agent that plays *replies*."""
-    provider = ScriptedProvider(replies)
+    provider = ScriptedProvider(replies, chunk_chars=8)
     provider.model = model
     return Agent(
         context_id,
@@ -199,6 +206,12 @@ async def _cancelled_after_one(agent: Agent) -> None:
             await agent.cancel()
 
 
+async def _cancelled_amid_words(agent: Agent) -> None:
+    async for event in agent.execute_turn("say much"):
+        if event.type == "message_update":
+            await agent.cancel()
+
+
 async def _asked_twice(agent: Agent) -> None:
     asked = await agent.execute_turn("merge")
     assert len({one.tool_call_id for one in asked.pending}) == 1 < len(asked.pending)
@@ -254,7 +267,12 @@ STORIES: dict[str, tuple[Callable[[Agent], Any], tuple[Any, ...]]] = {
     "dropped": (_dropped, (tool_call("book"), text("fine"))),
     "cancelled": (_cancelled, (tool_call("hang"),)),
     "cancelled together": (_cancelled_together, ((tool_call("wait"), tool_call("wait")),)),
+    "cancelled without effects": (_cancelled, (tool_call("doze"),)),
     "cancelled before the second": (_cancelled, ((tool_call("hang"), tool_call("hang")),)),
+    "cancelled before the third": (
+        _cancelled_together,
+        ((tool_call("wait"), tool_call("wait"), tool_call("hang")),),
+    ),
     "cancelled after the second": (
         _cancelled_after_one,
         ((tool_call("wait"), tool_call("soon")),),
@@ -263,6 +281,7 @@ STORIES: dict[str, tuple[Callable[[Agent], Any], tuple[Any, ...]]] = {
         _tools,
         ((tool_call("pay", amount=1), tool_call("stop")),),
     ),
+    "cancelled amid words": (_cancelled_amid_words, (text("some words " * 400),)),
     "asked twice": (_asked_twice, (tool_call("merge"),)),
     "steered": (
         _steered,
@@ -350,6 +369,7 @@ async def test_an_unknown_tool_whose_call_was_cancelled_is_no_tool_that_is_gone(
     data = json.loads(one.to_json())
     data |= {"outcome": "cancelled", "stop_reason": "cancelled", "messages": data["messages"][:2]}
     data["messages"][1]["message"]["content"][0]["text"] = CANCELLED
+    data["messages"][1]["message"]["details"] = {"synthetic": True}
     cut = Recording.from_json(json.dumps(data))
     data["messages"][0]["request"] = None
     old = Recording.from_json(json.dumps(data))
@@ -357,9 +377,16 @@ async def test_an_unknown_tool_whose_call_was_cancelled_is_no_tool_that_is_gone(
     for other in (agent_of(stores), None):
         found = await replay(cut, other)
         assert (found.difference, list(found.gone)) == (None, [])
-    found = (await replay(old, agent_of(stores))).difference
+    replayed = await replay(old, agent_of(stores))
+    found = replayed.difference
     assert found is not None
     assert (found.kind, "'lok' is gone" in found.text) == ("tool", True)
+    assert list(replayed.gone) == [], "the turn had not run it"
+    data["messages"][1]["message"]["content"][0]["text"] = OUTCOME_UNKNOWN
+    for digests, gone in ((None, ["lok"]), (one.messages[0].request, [])):
+        data["messages"][0]["request"] = digests
+        found = await replay(Recording.from_json(json.dumps(data)), agent_of(stores))
+        assert list(found.gone) == gone, "equal digests: it had no such tool either"
 
 
 @pytest.fixture

@@ -65,6 +65,8 @@ from looopy.types.storable import repair
 _chance = random.Random()  # noqa: S311 - spreads retries, keeps no secret
 _GRACE_S = 5.0  # how long the turn waits for a stream to close
 _AT_A_TIME = 64  # deltas after which other tasks, such as readers, run, whatever the provider
+CUT_SHORT = "cancelled"
+"""The `error_message` of an answer whose turn was cut short."""
 _WHOLE = LoopConfig(max_messages=None, history_tokens=None)
 
 
@@ -517,7 +519,7 @@ def keep_partial(turn: Turn) -> None:
     if partial is not None:
         turn.progress.use(partial.usage)
     if partial is not None and partial.text.strip():
-        kept = _cut(partial, StopReason.ABORTED, "cancelled")
+        kept = _cut(partial, StopReason.ABORTED, CUT_SHORT)
         turn.append(_clean(turn, kept), usage=kept.usage)
 
 

@@ -126,7 +126,7 @@ def first_difference(
             found = _request(asked_then, asked_now, one, ignore)
             if found is not None:
                 return found
-            tools_agree = _tools_of(asked_then) == _tools_of(asked_now) != ""
+            tools_agree = tools_of(asked_then) == tools_of(asked_now) != ""
         if tools_agree and _was_cut_before(one.message, other.message, then, played):
             continue
         if not _same(one.message, other.message, then, played):
@@ -151,9 +151,9 @@ def _request(then: str, now: str, at: Recorded, ignore: Collection[str]) -> Diff
     return None
 
 
-def _tools_of(request: str) -> str:
-    """The digest of the tools; empty: unknown."""
-    digests = request.split()
+def tools_of(request: str | None) -> str:
+    """The digest of the tools of a request; empty: unknown."""
+    digests = (request or "").split()
     place = PARTS.index("tools")
     return digests[place] if place < len(digests) else ""
 

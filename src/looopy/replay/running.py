@@ -15,7 +15,7 @@ from looopy.errors import ConfigurationError, ValueRefused
 from looopy.history.open_calls import unanswered
 from looopy.history.view import View
 from looopy.llm.provider import Abilities, abilities_of
-from looopy.llm.render import CANCELLED, NOT_STARTED, OUTCOME_UNKNOWN
+from looopy.llm.render import OUTCOME_UNKNOWN
 from looopy.loop.given import Given, Resumed, TurnPlan
 from looopy.loop.guards import Spent
 from looopy.loop.outgoing import Group
@@ -28,7 +28,14 @@ from looopy.loop.output import (
 )
 from looopy.loop.turn import run_turn
 from looopy.replay.answers import AsSaid, AsThen, Script, answering, stand_in
-from looopy.replay.differences import PARTS, Difference, Played, Replayed, first_difference
+from looopy.replay.differences import (
+    PARTS,
+    Difference,
+    Played,
+    Replayed,
+    first_difference,
+    tools_of,
+)
 from looopy.replay.recording import Recording, answers_of, recording_of, results_of
 from looopy.tools.base import Tool
 from looopy.tools.call.run import NOT_FOUND
@@ -127,7 +134,7 @@ async def replay_made(
         recording=recording,
         now=now,
         difference=difference,
-        gone=sorted(_ran(recording) - {*stage.known, FINAL_ANSWER}),
+        gone=_gone(recording, now, stage.known),
         left_out=stage.left_out,
     )
 
@@ -291,9 +298,18 @@ def _lost_its_tool(recording: Recording, call: ToolCall, known: Collection[str])
 
 
 def _did_not_run(recording: Recording, result: ToolResultMessage) -> bool:
-    """True if the turn did not surely run the call of *result*, which looopy wrote."""
-    ended = recording.outcome in (Outcome.COMPLETED, Outcome.INPUT_REQUIRED)
-    return result.text in (CANCELLED, NOT_STARTED) or (ended and result.text == OUTCOME_UNKNOWN)
+    """True if looopy wrote *result*, and the turn did not surely run its call."""
+    cut = recording.outcome not in (Outcome.COMPLETED, Outcome.INPUT_REQUIRED)
+    ran = cut and result.text == OUTCOME_UNKNOWN
+    return not ran and (result.details or {}).get("synthetic") is True
+
+
+def _gone(then: Recording, now: Recording, known: Collection[str]) -> Sequence[str]:
+    """The tools that *then* had, and that are not *known*."""
+    both = zip(answers_of(then), answers_of(now), strict=False)
+    if any(tools_of(one.request) == tools_of(other.request) != "" for one, other in both):
+        return []  # a name that a model made up is no tool
+    return sorted(_ran(then) - {*known, FINAL_ANSWER})
 
 
 def _called(recording: Recording) -> set[str]:

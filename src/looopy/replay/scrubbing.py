@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from looopy.llm.render import CANCELLED, NOT_STARTED, OUTCOME_UNKNOWN
+from looopy.loop.model_call import CUT_SHORT
 from looopy.loop.output import ACCEPTED, UNFIT, gave_none, how_to_answer, tries_in
 from looopy.loop.tool_calls import SKIPPED
 from looopy.replay.recording import Recording
@@ -23,7 +24,7 @@ from looopy.types.message_json import message_from_json, message_to_json
 from looopy.types.state import PendingRequest, pending_to_json
 from looopy.types.summary import SUMMARY_ROLE
 
-_OURS: Final = {SKIPPED, CANCELLED, NOT_STARTED, OUTCOME_UNKNOWN, ACCEPTED, ""}
+_OURS: Final = {SKIPPED, CANCELLED, NOT_STARTED, OUTCOME_UNKNOWN, ACCEPTED, CUT_SHORT, ""}
 _KEPT: Final = frozenset(  # members of messages and requests that name parts, and hold no content
     {
         "role",
