@@ -462,6 +462,16 @@ async def test_a_lost_result_is_seen(looked):
     assert (found.kind, found.text) == ("result", "a call of 'look' runs, and had no result")
 
 
+async def test_a_failed_call_may_have_details_of_any_kind(looked):
+    """Its tool has surely run."""
+    data = json.loads(looked.to_json())
+    data["messages"][1]["message"] |= {"details": "a text", "is_error": True}
+
+    found = await replay(Recording.from_json(json.dumps(data)))
+
+    assert (found.difference, list(found.gone)) == (None, [])
+
+
 async def test_messages_behind_a_cut_are_seen(stores):
     """A turn that died has only texts about missing results behind the place of its death."""
     async with agent_of(stores, tool_call("look", word="a"), text("it is a")) as agent:

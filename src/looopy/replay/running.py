@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -301,7 +301,7 @@ def _did_not_run(recording: Recording, result: ToolResultMessage) -> bool:
     """True if looopy wrote *result*, and the turn did not surely run its call."""
     cut = recording.outcome not in (Outcome.COMPLETED, Outcome.INPUT_REQUIRED)
     ran = cut and result.text == OUTCOME_UNKNOWN
-    return not ran and (result.details or {}).get("synthetic") is True
+    return not ran and isinstance(result.details, Mapping) and "synthetic" in result.details
 
 
 def _gone(then: Recording, now: Recording, known: Collection[str]) -> Sequence[str]:
