@@ -126,8 +126,11 @@ async def test_a_message_to_a_turn_that_is_sent_again_is_taken_once():
         missing = (400, "invalid_request", "/expected_turn")
         assert await code(steer(expected_turn=None)) == missing
         assert (await code(steer("")))[0] == 400
+        [waits] = (await client.get("/contexts/c/inbox")).json()["items"]
+        assert (waits["kind"], waits["message"]["content"]) == ("steer", "Faster.")
         go.set()
         await turn
+        assert (await client.get("/contexts/c/inbox")).json() == {"items": [], "next": None}
         await client.post(path, json={"message": "Bye."}, headers=stream)
         answer = await steer()
         assert (answer.status_code, answer.json()) == (202, {"context_id": "c", "turn": 1})
@@ -253,6 +256,7 @@ VERBS = [
     ("GET", "/events", None),
     ("GET", "/messages", None),
     ("GET", "/turns", None),
+    ("GET", "/inbox", None),
     ("GET", "/artifacts", None),
     ("GET", "/artifacts/x", None),
     ("POST", "/turns", {}),

@@ -64,6 +64,8 @@ async def test_each_answer_fits_its_description() -> None:
             ("get", f"{one}/turns", None, 200),
             ("get", f"{one}/messages", None, 200),
             ("get", f"{one}/artifacts", None, 200),
+            ("post", f"{one}/follow-up", {"message": "And then?"}, 202),
+            ("get", f"{one}/inbox", None, 200),
             ("post", f"{one}/cancel", {}, 202),
             ("post", f"{one}/fork", {}, 201),
             ("post", f"{one}/fork", {"colour": "red"}, 400),
@@ -87,5 +89,5 @@ async def test_each_answer_fits_its_description() -> None:
                     await agent.wait_for_idle()
             if path == f"{one}/turns" and method == "post":
                 await stores.artifacts.save("c", "notes.txt", b"Notes.")
-        assert seen == 13
+        assert seen == 15
         assert described["x-looopy-limits"]["body_bytes"] == Limits().body_bytes

@@ -30,6 +30,7 @@ from looopy.server.compact import CHOICES, compacted
 from looopy.server.items import (
     artifact_to_json,
     context_to_json,
+    entry_to_json,
     hit_to_json,
     lease_to_json,
     placed_to_json,
@@ -316,6 +317,15 @@ class _Api:
         found = await journal.turns(record.context_id, after=_after(request), limit=limit + 1)
         return _page([turn_to_json(one) for one in found], limit, "turn")
 
+    async def inbox(self, request: Request) -> Response:
+        """List the caller's messages that no turn has taken yet: `GET /contexts/{id}/inbox`."""
+        auth = await self._site.identify(request)
+        record = await self._known(request, auth)
+        limit, journal = self._limit(request), self._host.stores_for(auth).journal
+        _, entries = await journal.inbox(record.context_id, after=_after(request))
+        mine = [one for one in entries if one.actor_id == auth.actor_id][: limit + 1]
+        return _page([entry_to_json(one) for one in mine], limit, "number")
+
     async def timeline(self, request: Request) -> Response:
         """A turn on an axis of time: `GET /contexts/{id}/turns/{turn}/timeline`."""
         auth = await self._site.identify(request)
@@ -434,6 +444,7 @@ def routes(site: Site) -> Sequence[BaseRoute]:
         ("POST", f"{one}/turns/{{turn}}/run-beside", api.run_beside),
         ("GET", f"{one}/artifacts", api.artifacts),
         ("GET", f"{one}/artifacts/{{artifact_id:path}}", api.artifact),
+        ("GET", f"{one}/inbox", api.inbox),
         ("POST", f"{one}/steer", api.steer),
         ("POST", f"{one}/follow-up", api.follow_up),
         ("POST", f"{one}/cancel", api.cancel),

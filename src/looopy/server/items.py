@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from looopy.agent.lease import seems_left
 from looopy.stores.owner import is_here, process_of
-from looopy.stores.records import ContextRecord, MessageRecord, TurnRecord
+from looopy.stores.records import ContextRecord, Entry, MessageRecord, TurnRecord
 from looopy.stores.search import SearchHit
 from looopy.types.artifact import Artifact
 from looopy.types.message_json import message_to_json, usage_to_json
@@ -106,6 +106,16 @@ def placed_to_json(record: MessageRecord) -> dict[str, Any]:
         "turn": record.turn,
         "seq": record.seq,
         "message": message_to_json(record.message),
+    }
+
+
+def entry_to_json(entry: Entry) -> dict[str, Any]:
+    """A message that no turn has taken yet."""
+    return {
+        "number": entry.number,
+        "kind": entry.kind.value,
+        "message": message_to_json(entry.message),
+        "created_at": entry.created_at.isoformat(),
     }
 
 

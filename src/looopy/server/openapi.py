@@ -212,6 +212,14 @@ def _schemas(limits: Limits) -> Json:
                 "metadata": _OBJECT,
             }
         ),
+        "WaitingMessage": _open(
+            {
+                "number": _NUMBER,
+                "kind": {"enum": ["steer", "follow_up"]},
+                "message": _OBJECT,
+                "created_at": _TEXT,
+            }
+        ),
         "PlacedMessage": _open(
             {
                 "position": _NUMBER,
@@ -293,6 +301,7 @@ def _schemas(limits: Limits) -> Json:
         "ContextPage": _page("Context", _TEXT),
         "TurnPage": _page("Turn", _NUMBER),
         "MessagePage": _page("PlacedMessage", _NUMBER),
+        "InboxPage": _page("WaitingMessage", _NUMBER),
         "ArtifactPage": _page("Artifact", _TEXT),
         "HitPage": _page("Hit", _TEXT),
     }
@@ -507,6 +516,14 @@ def description(limits: Limits) -> Json:
                 {"type": "string", "format": "binary"},
                 kind="application/octet-stream",
                 parameters=[_query("version", _NUMBER, "Another version than the newest.")],
+            ),
+        },
+        f"{one}/inbox": {
+            "get": _operation(
+                "Messages of the caller that no turn has taken yet.",
+                200,
+                _ref("InboxPage"),
+                parameters=by_number,
             ),
         },
         f"{one}/steer": {

@@ -289,7 +289,7 @@ export class Chat {
         h(
           "div",
           {class: "bubble", dir: "auto"},
-          blocksOf(typeof message === "string" ? {content: message} : message, {}, unclipped),
+          blocksOf({content: message}, {}, unclipped),
           h("small", {}, until(how)),
         ),
       ),

@@ -49,7 +49,7 @@ export class Conversation extends EventTarget {
     /** @type {{text: string, thinking: string} | null} */
     this.live = null;
     this.notice = "";
-    /** What a running turn was told and has not taken yet. @type {{message: any, how: string}[]} */
+    /** What a running turn was told and has not taken yet. @type {{message: string | any[], how: string}[]} */
     this.queued = [];
     /** @type {number | null} */
     this.older = null;
@@ -93,7 +93,7 @@ export class Conversation extends EventTarget {
     this.callers.clear();
     this.decisions.clear();
     this.placeAll();
-    await Promise.all([this.loadTurns(), this.list()]);
+    await Promise.all([this.loadTurns(), this.list(), this.wait()]);
     this.live = null;
     this.emit("all");
     await this.recall(page.items[0], this.seq);
@@ -203,6 +203,15 @@ export class Conversation extends EventTarget {
   async list() {
     this.artifacts = (await get(at(this.id, "/artifacts?limit=200"))).items;
     this.emit("listed");
+  }
+
+  /** Read which messages wait for a turn. */
+  async wait() {
+    const page = await get(at(this.id, "/inbox?limit=200"));
+    this.queued = page.items.map((/** @type {any} */ one) => ({
+      message: one.message.content,
+      how: one.kind === "steer" ? "steer" : "follow-up",
+    }));
   }
 
   async loadTurns() {
@@ -328,8 +337,8 @@ export class Conversation extends EventTarget {
 
   /** A message that waited is in the log now. @param {any} message */
   taken(message) {
-    const said = (/** @type {any} */ one) => textIn(one?.content ?? one);
-    const place = this.queued.findIndex((one) => said(one.message) === said(message));
+    const said = textIn(message.content);
+    const place = this.queued.findIndex((one) => textIn(one.message) === said);
     if (place >= 0) this.queued.splice(place, 1);
   }
 
@@ -447,7 +456,7 @@ export class Conversation extends EventTarget {
     const steers = how === "steer"; // this turn: a later one would not know what it is about
     const body = steers ? {message, expected_turn: this.record.turn_count} : {message};
     await call("POST", at(this.id, `/${how}`), body, steers ? {"Idempotency-Key": key} : {});
-    this.queued.push({message, how});
+    this.queued.push({message: typeof message === "string" ? message : message.content, how});
     this.emit("sent");
     announce(
       steers
