@@ -130,6 +130,7 @@ TABLE = {
     ),
     "POST /contexts/{context_id}/undo-rewind": lambda c: posted(f"/contexts/{c}/undo-rewind", {}),
     "GET /contexts/{context_id}/turns": lambda c: got(f"/contexts/{c}/turns"),
+    "GET /contexts/{context_id}/inbox": lambda c: got(f"/contexts/{c}/inbox"),
     "POST /contexts/{context_id}/turns": lambda c: (
         posted(f"/contexts/{c}/turns", {}, {"inputs": {"r": True}})
         + posted(f"/contexts/{c}/turns", {}, Accept="text/event-stream")
