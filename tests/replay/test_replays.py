@@ -12,7 +12,7 @@ import pytest
 from looopy import Agent, AuthContext, Budget, ToolContext, tool
 from looopy.agent.hosted import break_off, making_of
 from looopy.errors import ContextNotFound, LLMError, OutputInvalid, ValueRefused
-from looopy.llm.render import CANCELLED, OUTCOME_UNKNOWN
+from looopy.llm.render import CANCELLED, NOT_STARTED, OUTCOME_UNKNOWN
 from looopy.replay import Recording, read_recording, replay, run_beside, scrub
 from looopy.replay.differences import Played, first_difference
 from looopy.stores.bundle import Stores
@@ -387,6 +387,18 @@ async def test_an_unknown_tool_whose_call_was_cancelled_is_no_tool_that_is_gone(
         data["messages"][0]["request"] = digests
         found = await replay(Recording.from_json(json.dumps(data)), agent_of(stores))
         assert list(found.gone) == gone, "equal digests: it had no such tool either"
+
+
+async def test_a_call_behind_too_many_failures_is_not_judged(stores):
+    """A replay does not count failures; it would refuse arguments that nobody read then."""
+    wrong = (*(tool_call(f"lok{n}") for n in range(5)), tool_call("look", wort="a"))
+    async with agent_of(stores, wrong) as agent:
+        result = await agent.execute_turn("look")
+    assert [one.text for one in result.messages[-3:]] == [NOT_STARTED] * 3
+
+    [one] = await recordings(stores)
+    for other in (agent_of(stores), None):
+        assert (await replay(one, other)).difference is None
 
 
 @pytest.fixture

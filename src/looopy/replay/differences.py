@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, Final, Literal, TypeAlias
 
-from looopy.llm.render import CANCELLED
+from looopy.llm.render import CANCELLED, NOT_STARTED
 from looopy.loop.output import how_to_answer
 from looopy.replay.recording import CUT_OFF, Recorded, Recording
 from looopy.types.message import (
@@ -162,14 +162,14 @@ def _was_cut_before(one: Message, other: Message, then: Recording, played: Playe
     """
     True if looopy answers a call itself, and the recorded turn was cut off just before it would.
 
-    Both had the same tools, so it would have said the same.
+    Both had the same tools, so it would have said the same. The cut may be a limit that a replay
+    does not count, such as of failures.
     """
     return (
         isinstance(one, ToolResultMessage)
         and isinstance(other, ToolResultMessage)
         and one.tool_call_id == other.tool_call_id
-        and one.text == CANCELLED
-        and then.was_cut
+        and (one.text == NOT_STARTED or (one.text == CANCELLED and then.was_cut))
         and one.tool_call_id not in played.ran
     )
 
