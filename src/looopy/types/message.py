@@ -262,9 +262,10 @@ class Usage:
         if self.cost is None and _is_none(self):
             object.__setattr__(self, "cost", NO_COST)
         if type(self.total_tokens) is int and not self.total_tokens:
-            counts = (self.input, self.output, self.cache_read, self.cache_write)
-            if all(type(one) is int and one >= 0 for one in counts):  # other code refuses these
-                object.__setattr__(self, "total_tokens", sum(counts))
+            into, out, read, wrote = self.input, self.output, self.cache_read, self.cache_write
+            plain = type(into) is type(out) is type(read) is type(wrote) is int
+            if plain and into | out | read | wrote > 0:  # other code refuses what is below zero
+                object.__setattr__(self, "total_tokens", into + out + read + wrote)
 
     def __add__(self, other: "Usage") -> "Usage":
         if other is NO_USAGE:
