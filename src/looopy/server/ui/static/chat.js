@@ -273,7 +273,7 @@ export class Chat {
 
   /** Messages that no turn has taken yet: a turn that was stopped leaves them to the next one. */
   queue() {
-    const {running, queued} = this.conversation;
+    const {running, queued, record} = this.conversation;
     if (!running && !queued.length && !this.queued.firstChild) return;
     const send = () => this.conversation.resume().catch(this.actions.problem);
     const until = (/** @type {string} */ how) =>
@@ -295,7 +295,8 @@ export class Chat {
       ),
     );
     const now = h("button", {type: "button", class: "main", onclick: send}, "Send now");
-    fill(this.queued, made, running || !made.length ? null : h("div", {class: "actions"}, now));
+    const waits = running || !made.length || record?.pending.length; // an answer begins the turn
+    fill(this.queued, made, waits ? null : h("div", {class: "actions"}, now));
   }
 
   // --- ends of turns, and what waits -------------------------------------------------------------
