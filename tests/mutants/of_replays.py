@@ -155,4 +155,12 @@ MUTANTS = [
         "played.cut_off",
         f"{_TESTS}::test_messages_behind_a_cut_are_seen",
     ),
+    mutant(
+        "replay-blames-the-next-limit",
+        "a turn that failures ended differs, because the next limit ends its replay",
+        "looopy.replay.running:replay_made",
+        "uncounted and now.stop_reason in _OF_A_LIMIT",
+        "False",
+        f"{_TESTS}::test_a_turn_that_ended_just_before_a_limit_is_the_same",
+    ),
 ]

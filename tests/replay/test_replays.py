@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
@@ -23,7 +24,7 @@ from looopy.testing.replays import replay_turn
 from looopy.tools import Ask, NeedsInput
 from looopy.types.approval import Approve, Deny
 from looopy.types.config import LoopConfig, RetryPolicy
-from looopy.types.message import AssistantMessage, ToolResultMessage
+from looopy.types.message import AssistantMessage, StopReason, ToolResultMessage
 from looopy.types.state import Outcome, PendingKind
 
 __all__ = ["replay_turn"]  # a fixture
@@ -399,6 +400,23 @@ async def test_a_call_behind_too_many_failures_is_not_judged(stores):
     [one] = await recordings(stores)
     for other in (agent_of(stores), None):
         assert (await replay(one, other)).difference is None
+
+
+@pytest.mark.parametrize("by", ["failures", "cancel"])
+async def test_a_turn_that_ended_just_before_a_limit_is_the_same(stores, by):
+    """By what a replay does not count; it reaches the limit next, with the same messages."""
+    config = LoopConfig(max_iterations=1, max_tool_failures=1)
+    reply = tool_call("lok") if by == "failures" else tool_call("stop")
+    async with agent_of(stores, reply, config=config) as agent:
+        result = await agent.execute_turn("go")
+    assert result.stop_reason in (StopReason.MAX_TOOL_FAILURES, StopReason.CANCELLED)
+
+    [one] = await recordings(stores)
+    assert (await replay(one, agent_of(stores, config=config))).difference is None
+    whole = dataclasses.replace(one, outcome=Outcome.COMPLETED, stop_reason=StopReason.STOP)
+    found = (await replay(whole, agent_of(stores, config=config))).difference
+    assert found is not None
+    assert found.text == "the turn ends otherwise"
 
 
 @pytest.fixture

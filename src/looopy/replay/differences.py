@@ -103,6 +103,8 @@ class Played:
         surplus: The call of the model that the recording does not answer; `None`: none.
         cut_off: True if the recording ended before the replay.
         unanswered: The name of a tool that ran where the recording has no result and no question.
+        ended_first: True if the recorded turn ended by what a replay does not count, and the replay
+            by another limit, which it would have reached next.
     """
 
     ran: Collection[str] = ()
@@ -110,6 +112,7 @@ class Played:
     surplus: int | None = None
     cut_off: bool = False
     unanswered: str | None = None
+    ended_first: bool = False
 
 
 def first_difference(
@@ -222,6 +225,8 @@ def _rest(then: Recording, now: Recording, played: Played) -> Difference | None:
         return Difference(
             kind="end", text=text, iteration=lost.iteration, then=_short(lost.message)
         )
+    if played.ended_first:
+        return None
     ends = [(one.outcome, one.stop_reason) for one in (then, now)]
     if ends[0] != ends[1]:
         was, is_ = (f"{outcome} ({reason})" for outcome, reason in ends)

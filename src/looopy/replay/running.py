@@ -121,12 +121,14 @@ async def replay_made(
     limits = _OF_A_LIMIT if making is None else _UNCOUNTED
     if recording.stop_reason in limits or recording.outcome == "interrupted":
         surplus = None  # it had ended before that call
+    uncounted = recording.stop_reason in _UNCOUNTED or recording.was_cut
     played = Played(
         ran=script.ran,
         known=stage.known,
         surplus=surplus,
         cut_off=cut_off,
         unanswered=script.unanswered,
+        ended_first=uncounted and now.stop_reason in _OF_A_LIMIT,
     )
     difference: Difference | None
     difference = first_difference(recording, now, played, {*ignore, *stage.unknown})
