@@ -95,7 +95,7 @@ MUTANTS = [
         "replay-blames-an-unknown-tool",
         "a tool that never was is gone, because its call was cancelled",
         "looopy.replay.differences:_was_cut_before",
-        "one.text == CANCELLED and then.was_cut",
+        "one.text in CUT_OFF and then.was_cut",
         "False",
         _UNKNOWN,
     ),

@@ -388,6 +388,7 @@ async def test_an_unknown_tool_whose_call_was_cancelled_is_no_tool_that_is_gone(
         data["messages"][0]["request"] = digests
         found = await replay(Recording.from_json(json.dumps(data)), agent_of(stores))
         assert list(found.gone) == gone, "equal digests: it had no such tool either"
+        assert (found.difference is None) == (gone == [])
 
 
 async def test_a_call_behind_too_many_failures_is_not_judged(stores):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, Final, Literal, TypeAlias
 
-from looopy.llm.render import CANCELLED, NOT_STARTED
+from looopy.llm.render import NOT_STARTED
 from looopy.loop.output import how_to_answer
 from looopy.replay.recording import CUT_OFF, Recorded, Recording
 from looopy.types.message import (
@@ -172,7 +172,7 @@ def _was_cut_before(one: Message, other: Message, then: Recording, played: Playe
         isinstance(one, ToolResultMessage)
         and isinstance(other, ToolResultMessage)
         and one.tool_call_id == other.tool_call_id
-        and (one.text == NOT_STARTED or (one.text == CANCELLED and then.was_cut))
+        and (one.text == NOT_STARTED or (one.text in CUT_OFF and then.was_cut))
         and one.tool_call_id not in played.ran
     )
 
