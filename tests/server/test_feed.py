@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -117,6 +117,29 @@ async def test_a_reader_who_leaves_continues_behind_the_last_event() -> None:
         assert await reading == list(range(15))
 
 
+async def test_events_that_are_shown_here_are_not_read_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each may be of a message with thousands of calls, which takes milliseconds to decode."""
+    read = 0
+
+    async with open_stores("memory:") as stores, _fed(stores) as (agent, feed):
+        events = type(stores.journal).events
+
+        async def counted(self: object, *args: Any, **more: Any) -> Sequence[AgentEvent]:
+            nonlocal read
+            found = await events(cast("Any", self), *args, **more)
+            read += len(found)
+            return found
+
+        monkeypatch.setattr(type(stores.journal), "events", counted)
+        reading = asyncio.create_task(_read(feed, 0, turns=5))
+        for _ in range(5):
+            await agent.execute_turn("1 + 2?")
+        assert [e.seq for e in await reading if e.seq] == list(range(1, 36))
+        assert read < 10
+
+
 async def test_turns_of_another_process_come_in_their_place() -> None:
     """Without deltas."""
     async with open_stores("memory:") as stores, _fed(stores) as (agent, feed):
@@ -192,9 +215,13 @@ class _Source:
         self.show = callback
         return lambda: None
 
-    async def events(self, after: int) -> AsyncIterator[AgentEvent]:
+    async def _follow(
+        self, _known: str, _after: int, _seen: Callable[[], int]
+    ) -> AsyncIterator[AgentEvent]:
         while True:
             yield await self.log.get()
+
+    _require = str
 
 
 def _end(seq: int) -> AgentEvent:

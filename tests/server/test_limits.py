@@ -402,6 +402,15 @@ async def test_a_page_of_messages_ends_before_it_is_too_long():
                 after = page.json()["next"]
             assert [place for page in pages for place in page] == list(range(1, 11))
             assert [len(page) for page in pages] == sizes
+        for query, sizes in (("", [3, 1, 3, 3]), ("&limit=2", [2, 1, 1, 2, 2, 2])):
+            before, pages = 11, []
+            while before is not None:
+                page = await world.client.get(f"/contexts/c/messages?before={before}{query}")
+                assert len(page.content) < 3100 or len(page.json()["items"]) == 1
+                pages.insert(0, [one["position"] for one in page.json()["items"]])
+                before = page.json()["next"]
+            assert [place for page in pages for place in page] == list(range(1, 11))
+            assert [len(page) for page in pages][::-1] == sizes
 
 
 # Requests up to the last one are stored; the last one is not.

@@ -14,6 +14,7 @@ from tests.web.cases import QUICK, Thinker
 from looopy import Agent, ToolContext, open_stores, tool
 from looopy.server import AgentHost, create_app, timeline, ui_page
 from looopy.server.auth import StaticTokens
+from looopy.stores.defaults import BasicContextIndex
 from looopy.telemetry import process_name
 from looopy.testing import ScriptedProvider, text, tool_call
 
@@ -185,6 +186,13 @@ async def test_the_timeline_shows_each_run_of_a_turn_that_was_cut_twice(monkeypa
             await streamed(client, "/contexts/c/turns", inputs={request["request_id"]: answer})
             await streamed(client, "/contexts/c/turns", message="Another.")
             found = (await client.get("/contexts/c/turns/3/timeline")).json()
+            with monkeypatch.context() as patch:
+                patch.setattr(timeline, "_PAGE_BYTES", 1)  # one message in each page
+                patch.delattr(type(stores.journal), "events")
+                assert (await client.get("/contexts/c/turns/3/timeline")).json() == found
+            with monkeypatch.context() as patch:
+                patch.setattr(type(stores.contexts), "log_page", BasicContextIndex.log_page)
+                assert (await client.get("/contexts/c/turns/3/timeline")).json() == found
             monkeypatch.setattr(timeline, "_MOST_SPANS", 2)
             short = (await client.get("/contexts/c/turns/3/timeline")).json()["runs"]
     assert [len(run["spans"]) for run in short] == [2, 0, 0, 0]

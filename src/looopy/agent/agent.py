@@ -865,7 +865,9 @@ class Agent:
             check_after(after)
         return self._follow(self._require("events"), after)
 
-    def _follow(self, known: Known, after: int | None) -> AsyncGenerator[AgentEvent, None]:
+    def _follow(
+        self, known: Known, after: int | None, seen: Callable[[], int] | None = None
+    ) -> AsyncGenerator[AgentEvent, None]:
         config = self.loop_config
         behind: int | Awaitable[int] | None = after
         if after is None:
@@ -878,6 +880,7 @@ class Agent:
             idle=lambda: not self._turns,
             end_dead_turn=lambda: end_dead_turn(known, config, self._resources.tools),
             longest_s=config.lease_ttl_s,
+            seen=seen,
         )
 
     # --- writing -------------------------------------------------------------------------------

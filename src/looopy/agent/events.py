@@ -21,6 +21,7 @@ from looopy.agent.state import error_of
 from looopy.errors import ContextNotFound, LooopyError
 from looopy.loop.output import OutputType
 from looopy.stores.bundle import Stores
+from looopy.stores.pages import Portion, messages_in
 from looopy.stores.records import ContextState, TurnRecord
 from looopy.tools.gather import ToolSource, gather_tools
 from looopy.types.config import LoopConfig
@@ -30,6 +31,7 @@ from looopy.types.result import TurnResult
 from looopy.types.state import Outcome
 
 _PAGE = 500
+_SHOWN_S = 0.005  # after a bell, a turn of this process shows what it has just stored
 
 
 async def follow(
@@ -40,6 +42,7 @@ async def follow(
     idle: Callable[[], bool],
     end_dead_turn: Callable[[], Awaitable[int]],
     longest_s: float,
+    seen: Callable[[], int] | None = None,
 ) -> AsyncGenerator[AgentEvent, None]:
     """
     The durable events of a context: the stored ones, then new ones, from any process.
@@ -50,6 +53,8 @@ async def follow(
         idle: Returns true if no turn of this agent runs: then an open one may be a dead process's.
         end_dead_turn: Ends such a turn, and returns the newest `seq` before it.
         longest_s: The longest pause between two checks for such a turn.
+        seen: Returns the newest `seq` that the caller has got from elsewhere: events up to that one
+            are not read.
 
     Raises:
         ContextNotFound: The context was deleted, or *after* is beyond its head, so that no event
@@ -64,6 +69,7 @@ async def follow(
             after = await after
         clock = asyncio.get_running_loop().time
         look_at = clock()
+        portion = Portion(_PAGE)
         while True:
             if idle() and clock() >= look_at:
                 look_at = clock() + min(longest_s, watch.poll_s)
@@ -72,12 +78,17 @@ async def follow(
                         f"this context has no event {after}: it was deleted, or the number is"
                         " another's; follow it from 0 or from its head"
                     )
-            found = await stores.journal.events(context_id, after=after, limit=_PAGE)
+            if seen is not None:
+                after = max(after, seen())
+            found = await stores.journal.events(context_id, after=after, limit=portion.rows)
+            portion.took(len(found), messages_in(found))
             for event in found:
                 after = event.seq or after
                 yield event
             if not found:
                 await watch.news(longest_s)
+                if seen is not None:
+                    await asyncio.sleep(_SHOWN_S)
 
 
 async def end_dead_turn(known: Known, config: LoopConfig, sources: Sequence[ToolSource]) -> int:

@@ -1,11 +1,12 @@
 """
 Acts on an agent that an `AgentHost`, its faces or a replay need, and no user: tell if it is at
-work, break it off, keep strangers out, list its tools and parts, and end what waits.
+work, break it off, keep strangers out, follow what it does not show, list its tools and parts, and
+end what waits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from looopy.agent.agent import Agent
@@ -16,6 +17,7 @@ from looopy.tools.base import Tool
 from looopy.tools.gather import HeldTools, ToolSource, gather_tools, wrap_tools
 from looopy.types.config import LoopConfig
 from looopy.types.context import AuthContext, SystemPrompt
+from looopy.types.event import AgentEvent
 
 
 def is_at_work(agent: Agent) -> bool:
@@ -63,6 +65,20 @@ async def break_off(agent: Agent) -> bool:
     if record is None or record.open_turn is None:
         await turns.abort()
     return True
+
+
+def events_besides(agent: Agent, seen: Callable[[], int]) -> AsyncGenerator[AgentEvent, None]:
+    """
+    The durable events of its context behind those that the caller has *seen*.
+
+    As `Agent.events()`, for one who gets the events of this process from `Agent.subscribe()`: they
+    need not be read and decoded again, of which each may take milliseconds.
+
+    Args:
+        seen: Returns the `seq` of the newest one.
+    """
+    known = agent._require("events")  # noqa: SLF001 - of this room
+    return agent._follow(known, seen(), seen)  # noqa: SLF001 - of this room
 
 
 async def tools_of(agent: Agent) -> Mapping[str, Tool]:

@@ -8,6 +8,7 @@ reads them from the response of its POST, or from `/contexts/{id}/events`, from 
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
@@ -39,9 +40,10 @@ from looopy.server.items import (
 from looopy.server.problems import Problem
 from looopy.server.replays import forked, name_beside, recorded, replayed
 from looopy.server.site import Site
-from looopy.server.sse import EventStream, Frames, framed, json_text, place_of
+from looopy.server.sse import LONG, EventStream, Frames, framed, json_text, place_of
 from looopy.server.timeline import timeline
 from looopy.stores.base import MessageStore
+from looopy.stores.pages import Portion
 from looopy.stores.records import ContextRecord, MessageRecord
 from looopy.stores.rules import check_idempotency_key, no_context
 from looopy.types.context import AuthContext
@@ -50,7 +52,6 @@ from looopy.types.message import UserMessage
 from looopy.types.message_json import message_from_json
 
 _PAGE = 50
-_AT_ONCE = 32  # messages that are read together
 _TITLE_CHARS = 80
 # Types that a browser shows without running anything in them.
 _SHOWN: Final = frozenset(
@@ -276,23 +277,28 @@ class _Api:
         before = request.query_params.get("before")
         if before is not None:
             below = min(_whole(before, "/before"), record.last_position + 1)
-            found, following = await _below(store, record.context_id, below, limit, hidden=hidden)
-            items = [_placed(one, most) for one in found]
-            return JSONResponse({"items": items, "next": following})
-        reading = _read(store, record.context_id, _after(request), limit + 1, hidden=hidden)
+            reading = _below(store, record.context_id, below, limit + 1, hidden=hidden)
+        else:
+            reading = _read(store, record.context_id, _after(request), limit + 1, hidden=hidden)
         room = self._site.limits.page_bytes
         said: list[bytes] = []
         upto: int | None = None
         async with aclosing(reading) as messages:
             async for one in messages:
+                if said and len(said) == limit:
+                    break
                 item = json_text(_placed(one, most)).encode()
                 room -= len(item)
-                if said and (room < 0 or len(said) == limit):
+                if said and room < 0:
                     break
                 said.append(item)
                 upto = one.position
+                if len(item) > LONG:
+                    await asyncio.sleep(0)
             else:
                 upto = None
+        if before is not None:
+            said.reverse()
         end = f'],"next":{"null" if upto is None else upto}}}'.encode()
         return Response(b'{"items":[' + b",".join(said) + end, media_type="application/json")
 
@@ -478,17 +484,20 @@ async def _title(store: MessageStore, context_id: str) -> str | None:
 
 async def _below(
     store: MessageStore, context_id: str, below: int, limit: int, *, hidden: bool
-) -> tuple[list[MessageRecord], int | None]:
-    """The newest *limit* messages below a position, and the position for the page before them."""
-    found: list[MessageRecord] = []
-    while below > 1 and len(found) < limit:
-        after = max(0, below - 1 - (limit - len(found)))
+) -> AsyncGenerator[MessageRecord, None]:
+    """At most *limit* messages below a position, the newest first, read a few at a time."""
+    portion = Portion(limit)
+    while below > 1 and limit > 0:
+        after = max(0, below - 1 - min(limit, portion.rows))
         page = await store.records(
             context_id, after=after, limit=below - 1 - after, include_hidden=hidden
         )
-        found = [one for one in page if one.position < below] + found
+        found = [one for one in page if one.position < below]
+        portion.took(len(found), (one.message for one in found))
+        for one in reversed(found):
+            yield one
         below = after + 1
-    return found, below if below > 1 else None
+        limit -= len(found)
 
 
 def _placed(record: MessageRecord, most: int | None) -> dict[str, Any]:
@@ -510,9 +519,11 @@ async def _read(
     store: MessageStore, context_id: str, after: int, limit: int, *, hidden: bool
 ) -> AsyncGenerator[MessageRecord, None]:
     """At most *limit* messages behind *after*, read a few at a time: each may be large."""
+    portion = Portion(limit)
     while limit > 0:
-        most = min(limit, _AT_ONCE)
+        most = min(limit, portion.rows)
         found = await store.records(context_id, after=after, limit=most, include_hidden=hidden)
+        portion.took(len(found), (one.message for one in found))
         for one in found:
             yield one
             after = one.position

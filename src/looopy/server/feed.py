@@ -17,8 +17,10 @@ from contextlib import aclosing
 from dataclasses import replace
 
 from looopy.agent.agent import Agent
+from looopy.agent.hosted import events_besides
 from looopy.errors import ContextNotFound, LooopyError
 from looopy.stores.bundle import Stores
+from looopy.stores.pages import Portion, messages_in
 from looopy.types.event import AgentEvent, MessageEnd, MessageStart, MessageUpdate, TurnEnd
 from looopy.types.message import AssistantMessage
 
@@ -226,10 +228,11 @@ class Feed:
                 raise ContextNotFound(
                     f"this context has no event {after}: it was deleted, or the number is another's"
                 )
+        portion = Portion(_PAGE)
         while after < upto:
-            found = await self._stores.journal.events(
-                name, after=after, limit=min(_PAGE, upto - after)
-            )
+            limit = min(portion.rows, upto - after)
+            found = await self._stores.journal.events(name, after=after, limit=limit)
+            portion.took(len(found), messages_in(found))
             for event in found:
                 if event.seq is None or event.seq > upto:
                     return
@@ -266,7 +269,7 @@ class Feed:
         for reader in self._readers:
             self._admit(reader)
         self._flush()
-        async for event in self._agent.events(self._cursor):
+        async for event in events_besides(self._agent, lambda: self._cursor):
             if event.seq is not None and event.seq > self._cursor:
                 self._emit(event)
                 self._flush()

@@ -34,8 +34,8 @@ class Limits:
         send_s: Seconds that a write to a stream may wait for its reader, who is then disconnected.
             A reader continues behind the last `seq`.
         page: Items of a page, at most.
-        page_bytes: Bytes of a page of messages that is read forwards, at most, unless its first
-            message alone has more. The other pages are limited by their number of items.
+        page_bytes: Bytes of a page of messages, at most, unless its first message alone has more.
+            The other pages are limited by their number of items.
 
     Raises:
         ConfigurationError: A limit is not a number above 0.

@@ -7,6 +7,7 @@ Server-sent events: one frame an event, made once for all readers, and the respo
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable
@@ -23,9 +24,11 @@ from looopy.errors import LooopyError
 from looopy.server.problems import Problem, problem_json, problem_of
 from looopy.server.site import Site
 from looopy.types.context import AuthContext
-from looopy.types.event import AgentEvent, event_to_json
+from looopy.types.event import AgentEvent, TurnEnd, event_to_json
 from looopy.types.storable import MAX_INT
 
+LONG = 1_000_000
+"""Bytes of JSON after which the event loop runs before more of it is made: 2 ms of its time."""
 _MOST_FRAMES = 512
 _MOST_BYTES = 4 * 1024 * 1024  # of all frames that are kept; a larger one is not
 
@@ -37,8 +40,23 @@ def json_text(value: Any) -> str:
 
 def frame(name: str, data: Any, seq: int | None = None) -> bytes:
     """One server-sent event."""
+    return f"{_head(name, seq)}{json_text(data)}\n\n".encode()
+
+
+def _head(name: str, seq: int | None) -> str:
     place = "" if seq is None else f"id: {seq}\n"
-    return f"{place}event: {name}\ndata: {json_text(data)}\n\n".encode()
+    return f"{place}event: {name}\ndata: "
+
+
+async def _frame_of_end(said: dict[str, Any], seq: int | None) -> bytes:
+    """The frame of a turn's end, whose messages are written one by one: each may be long."""
+    texts: list[bytes] = []
+    for message in said.pop("messages"):
+        texts.append(json_text(message).encode())
+        if len(texts[-1]) > LONG:
+            await asyncio.sleep(0)
+    head = f'{_head(said["type"], seq)}{json_text(said)[:-1]},"messages":['
+    return b"".join([head.encode(), b",".join(texts), b"]}\n\n"])
 
 
 class Frames:
@@ -54,12 +72,16 @@ class Frames:
         self._made: OrderedDict[int, tuple[AgentEvent, bytes]] = OrderedDict()
         self._bytes = 0
 
-    def of(self, event: AgentEvent) -> bytes:
-        """The frame of *event*."""
+    async def of(self, event: AgentEvent) -> bytes:
+        """The frame of *event*; the event loop runs while a long one is made."""
         known = self._made.get(id(event))
         if known is not None:  # it is that event: the entry keeps it, so its id is not used again
             return known[1]
-        made = frame(event.type, self._write(event), None if event.path else event.seq)
+        said, seq = self._write(event), None if event.path else event.seq
+        if isinstance(event, TurnEnd) and said.get("messages"):
+            made = await _frame_of_end(said, seq)
+        else:
+            made = frame(event.type, said, seq)
         self._made[id(event)] = (event, made)
         self._bytes += len(made)
         while len(self._made) > _MOST_FRAMES or self._bytes > _MOST_BYTES:
@@ -79,7 +101,10 @@ async def framed(
     try:
         async with aclosing(events):
             async for event in events:
-                yield frames.of(event)
+                made = await frames.of(event)
+                yield made
+                if len(made) > LONG:
+                    await asyncio.sleep(0)
     except LooopyError as error:
         yield frame("problem", problem_json(problem_of(error)))
 

@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeAlias
 
-from looopy.errors import ContextNotFound
+from looopy.errors import ConfigurationError, ContextNotFound
 from looopy.server.problems import Problem
 from looopy.stores.bundle import Stores
 from looopy.stores.records import TurnRecord
@@ -40,6 +40,7 @@ _MOST_RUNS: Final = 200
 _MOST_EVENTS: Final = 50_000
 _MOST_SPANS: Final = 2_000
 _PAGE = 500
+_PAGE_BYTES: Final = 1024 * 1024
 _LONGEST_TEXT = 300
 
 
@@ -105,16 +106,26 @@ async def _events(
     seq, end = records[0].start_seq - 1, records[-1].end_seq
     while True:
         try:
-            found = await stores.journal.events(context_id, after=seq, limit=_PAGE)
+            found = await _page(stores, context_id, seq)
         except ContextNotFound:  # it was deleted just now
             return
         for event in found:
             if end is not None and event.seq is not None and event.seq > end:
                 return
             yield event
-        if len(found) < _PAGE or found[-1].seq is None:
+        if not found or found[-1].seq is None:
             return
         seq = found[-1].seq
+
+
+async def _page(stores: Stores, context_id: str, after: int) -> Sequence[AgentEvent]:
+    """The next events, without the messages of a turn in its end: those are not drawn."""
+    try:
+        return await stores.contexts.log_page(
+            context_id, after=after, limit=_PAGE, most_bytes=_PAGE_BYTES
+        )
+    except ConfigurationError:  # a store of somebody else's, without the optional part
+        return await stores.journal.events(context_id, after=after, limit=_PAGE)
 
 
 class _Run:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from looopy.stores.listing import FOR_EVER
-from looopy.stores.log import off_loop
+from looopy.stores.log import is_little, off_loop
 from looopy.stores.memory.context import MemoryStore
 from looopy.stores.memory.fork import shown_messages
 from looopy.stores.memory.log import record_row
@@ -14,7 +14,6 @@ from looopy.stores.rows.reading import decode_records
 from looopy.stores.search import Place, Searcher, SearchHit, Wanted
 
 _CHUNK = 32
-_LITTLE = 64
 
 
 class InMemorySearcher(MemoryStore, Searcher):
@@ -50,5 +49,6 @@ class InMemorySearcher(MemoryStore, Searcher):
             # A part at a time: all of a long context would hold up the event loop.
             part = [record_row(one) for one in kept[start : start + _CHUNK]]
             found = map(list, [wanted.hits(context_id, decode_records(part))])
-            hits += await off_loop(found, little=len(kept) <= _LITTLE)
+            little = is_little(len(kept), (row[4] for row in part))
+            hits += await off_loop(found, little=little)
         return hits[:most]
