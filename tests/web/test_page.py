@@ -400,7 +400,7 @@ async def _shows_both_gaps(page: Page, served: Served) -> None:
 
 HTML = '<img src=x onerror="window.pwned=1"><script>window.pwned=1</script><b>bold</b>'
 SVG = '<svg xmlns="http://www.w3.org/2000/svg" onload="window.pwned=1"></svg>'
-LARGE = HTML + "\x1b" + "m" * 8_000_000
+LARGE = HTML + "\x1b" + "m" * 10_000_000
 ESCAPES = "\x1b]0;title\x07\x1b[2J\u202eesrever\u2066"
 LINKS = (
     "[a](javascript:window.pwned=1) [b](data:text/html,x) ![c](http://127.0.0.1:9/c.png)"
