@@ -6,8 +6,9 @@ medians, of the times and of the ratios of rounds side by side. With telemetry, 
 collector in a process of its own, by OpenTelemetry's batches over HTTP. All threads count. A scrape
 of the metrics comes by the clock, not by the turn, so it is measured apart.
 
-The third figure is OpenTelemetry's own share: its SDK called by hand beside a turn without
-telemetry, with as many spans, attributes and measurements, and the same way to the collector.
+Spans go by looopy's exporter, as from `looopy serve`, and then by OpenTelemetry's. The last figure
+is OpenTelemetry's own share: its SDK called by hand beside a turn without telemetry, with as many
+spans, attributes and measurements, and its exporter.
 
 A turn of kind `stream` is one as users have it: OpenAI's SDK reads an answer of 40 pieces from a
 server on loopback, which sends them one by one. For `wire`, it sends all of them at once. In `text`
@@ -31,7 +32,9 @@ from statistics import median
 from typing import Any
 
 from opentelemetry.context import Context, attach
-from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import (
+    OTLPSpanExporter as UsualSpanExporter,
+)
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.trace import TracerProvider
@@ -43,6 +46,7 @@ from looopy import Agent, tool
 from looopy.llm import OpenAIProvider
 from looopy.llm.provider import LLMProvider
 from looopy.telemetry import configure
+from looopy.telemetry.otlp import OTLPSpanExporter
 from looopy.testing import ScriptedProvider, text, tool_call
 
 TURNS = 128  # 256 spans: OpenTelemetry sends up to 512 in one request
@@ -167,33 +171,40 @@ async def round_of(
 
 async def compare(kind: str, backend: str, port: str, rounds: int) -> None:
     """Print the figures and their ratios, for one kind of turn on one backend."""
-    exporter = OTLPSpanExporter(f"http://127.0.0.1:{port}/v1/traces")
-    tracers = TracerProvider()
-    tracers.add_span_processor(BatchSpanProcessor(exporter))
-    reader = PrometheusMetricReader()
-    meters = MeterProvider([reader])
-    by_hand = ByHand(tracers, meters)
-    plain, bare, watched = [], [], []
+    tracers = {}
+    for exporter in (OTLPSpanExporter, UsualSpanExporter):
+        tracers[exporter] = TracerProvider()
+        sender = exporter(f"http://127.0.0.1:{port}/v1/traces")
+        tracers[exporter].add_span_processor(BatchSpanProcessor(sender))
+    meters = MeterProvider([PrometheusMetricReader()])
+    by_hand = ByHand(tracers[UsualSpanExporter], meters)
+    plain: list[float] = []
+    watched: dict[Any, list[float]] = {exporter: [] for exporter in tracers}
+    bare: list[float] = []
 
     with tempfile.TemporaryDirectory() as folder:
         url = "memory:" if backend == "memory" else f"sqlite:///{Path(folder) / 'b.db'}"
-        end = tracers.force_flush
         for number in range(rounds):
             configure(enabled=False)
             plain.append(await round_of(kind, url, f"off-{number}", lambda: None, port))
-            configure(tracer_provider=tracers, meter_provider=meters)
-            watched.append(await round_of(kind, url, f"on-{number}", end, port))
+            for exporter, provider in tracers.items():
+                configure(tracer_provider=provider, meter_provider=meters)
+                name, end = f"{exporter is OTLPSpanExporter}-{number}", provider.force_flush
+                watched[exporter].append(await round_of(kind, url, name, end, port))
             configure(enabled=False)
+            end = tracers[UsualSpanExporter].force_flush
             bare.append(await round_of(kind, url, f"hand-{number}", end, port, by_hand))
     configure()
     began = time.process_time()
     generate_latest(REGISTRY)
     scraped = (time.process_time() - began) * 1000
     meters.shutdown()
-    tracers.shutdown()
+    for provider in tracers.values():
+        provider.shutdown()
     off = median(plain)
     print(
-        f"{kind:6} {backend:7} off {off:.3f} ms, on {over(watched, plain)},"
+        f"{kind:6} {backend:7} off {off:.3f} ms, on {over(watched[OTLPSpanExporter], plain)},"
+        f" by OpenTelemetry's exporter {over(watched[UsualSpanExporter], plain)},"
         f" OpenTelemetry by hand {over(bare, plain)}; a scrape {scraped:.1f} ms",
         flush=True,
     )

@@ -88,6 +88,15 @@ def test_an_endpoint_that_is_no_address_is_refused_at_the_start(monkeypatch, url
                 exporters.start_exporters()
 
 
+def test_a_service_has_a_name_unless_the_environment_gives_one(monkeypatch):
+    """OpenTelemetry would call it unknown."""
+    for name in ("OTEL_SERVICE_NAME", "OTEL_RESOURCE_ATTRIBUTES"):
+        monkeypatch.delenv(name, raising=False)
+    assert exporters._resource().attributes["service.name"] == "looopy"
+    monkeypatch.setenv("OTEL_SERVICE_NAME", "desk")
+    assert exporters._resource().attributes["service.name"] == "desk"
+
+
 class Said:
     """Shows itself as a model may name a thing."""
 

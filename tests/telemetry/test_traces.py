@@ -17,6 +17,7 @@ from opentelemetry.semconv._incubating.metrics import gen_ai_metrics
 from opentelemetry.semconv.attributes import error_attributes
 from opentelemetry.trace import StatusCode
 
+import looopy
 from looopy import Agent, AuthContext, LoopConfig, RetryPolicy, ToolContext, open_stores, tool
 from looopy.errors import AgentBusy, ConfigurationError, LLMUnavailable
 from looopy.telemetry import configure, names
@@ -298,6 +299,19 @@ def test_measurements_wait_for_a_collection_but_not_in_any_number(kept):
     [turns] = kept.metrics()[names.TURN_DURATION]
     assert (turns.count, turns.sum) == (100, sum(range(100)))
     assert recorded == [*range(100)]
+
+
+def test_no_measurement_is_an_example_of_another_turn(kept):
+    """It is recorded later, when any span may be the current one."""
+    instruments = Instruments(kept.tracers, kept.meters)
+    with instruments.tracer.start_as_current_span("another turn"):
+        for _ in range(64):
+            instruments.later(instruments.turn_s.record, 1.0, {})
+        [whole] = kept.reader.get_metrics_data().resource_metrics
+    [scoped] = whole.scope_metrics
+    points = {m.name: m.data.data_points for m in scoped.metrics}[names.TURN_DURATION]
+    assert [(point.count, list(point.exemplars)) for point in points] == [(64, [])]
+    assert (scoped.scope.name, scoped.scope.version) == ("looopy", looopy.__version__)
 
 
 class Watched(OTLPSpanExporter):

@@ -38,7 +38,7 @@ from looopy.stores.rules import no_context
 from looopy.stores.shield import settle_write
 from looopy.telemetry.process import process_name
 from looopy.tools.gather import gather_tools
-from looopy.types.constructors import quick
+from looopy.types.constructors import amended, quick
 from looopy.types.context import CancelToken
 from looopy.types.event import AgentEvent, ApprovalDecided, MessageEnd, TurnStart
 from looopy.types.state import Outcome, PendingKind
@@ -281,8 +281,8 @@ class Claiming:
             state = replace(state, output=output)
         if self._watch is not None and self._watch.trace is not None:
             turn = 1 + (known.record.turn_count if known.record is not None else 0)
-            state = replace(state, trace=f"{turn} {self._watch.trace}")
-        return plan if state is plan.state else replace(plan, state=state)
+            state = amended(state, trace=f"{turn} {self._watch.trace}")
+        return plan if state is plan.state else amended(plan, state=state)
 
     def _output(self, state: ContextState) -> Mapping[str, Any] | None:
         """The type of the answer: as requested now, or by the turn that this one continues."""

@@ -84,9 +84,10 @@ def _check_url(name: str, url: str) -> None:
 
 def _set_tracers() -> list[Callable[[], object]]:
     from opentelemetry import trace
-    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+    from looopy.telemetry.otlp import OTLPSpanExporter
 
     if not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
         return []
@@ -134,15 +135,16 @@ def _cut(response: Any, **_: object) -> None:
 
 
 def _resource() -> Resource:
-    """The attributes that `OTEL_RESOURCE_ATTRIBUTES` names, and by default the process's name."""
+    """What `OTEL_RESOURCE_ATTRIBUTES` and `OTEL_SERVICE_NAME` say, or else names of our own."""
     from opentelemetry.sdk.resources import (
         SERVICE_INSTANCE_ID,
+        SERVICE_NAME,
         OTELResourceDetector,
         Resource,
     )
 
     said = OTELResourceDetector().detect().attributes
-    return Resource.create({SERVICE_INSTANCE_ID: process_name(), **said})
+    return Resource.create({SERVICE_NAME: "looopy", SERVICE_INSTANCE_ID: process_name(), **said})
 
 
 def _close(shutdowns: list[Callable[[], object]]) -> None:

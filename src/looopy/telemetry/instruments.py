@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from opentelemetry.context import Context
+from opentelemetry.context import Context, set_value
 from opentelemetry.metrics import Observation
 
 from looopy.telemetry import names
@@ -23,8 +24,12 @@ _TURN_SECONDS: Final = tuple(0.1 * 2**n for n in range(13))
 _SHORT_SECONDS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 _TOKENS: Final = tuple(4**n for n in range(14))
 _NAME: Final = "looopy"
-NO_CONTEXT: Final = Context()
-"""For measurements: without a span, the SDK keeps no exemplar, which costs a third of a record."""
+NO_SPAN: Final = set_value("looopy", "no span", Context())
+"""
+For measurements, which are recorded later: an exemplar would be of whatever turn runs then.
+
+It is not empty, because the SDK takes an empty context for none, and then the current one.
+"""
 _AT_ONCE: Final = 64
 Record: TypeAlias = Callable[[float, Mapping[str, Any], Context], None]
 
@@ -40,8 +45,9 @@ class Instruments:
     """
 
     def __init__(self, tracers: TracerProvider, meters: MeterProvider) -> None:
-        self.tracer = tracers.get_tracer(_NAME)
-        meter = meters.get_meter(_NAME)
+        of_looopy = version(_NAME)
+        self.tracer = tracers.get_tracer(_NAME, of_looopy)
+        meter = meters.get_meter(_NAME, of_looopy)
         self.chat_s = _seconds(meter, names.CHAT_DURATION, "Duration of a model call", _SECONDS)
         self.tokens = meter.create_histogram(
             names.TOKEN_USAGE,
@@ -119,7 +125,7 @@ class Instruments:
                 record, value, place = late.popleft()
             except IndexError:  # another thread took it
                 return
-            record(value, place, NO_CONTEXT)
+            record(value, place, NO_SPAN)
 
     def _collected(self, _: CallbackOptions) -> Iterable[Observation]:
         """The turns that wait. The SDK calls this first when it collects, so nothing is missing."""

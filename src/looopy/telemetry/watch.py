@@ -37,7 +37,7 @@ from opentelemetry.trace import (
 
 from looopy.telemetry import names
 from looopy.telemetry.content import finish_reason
-from looopy.telemetry.instruments import NO_CONTEXT, input_tokens
+from looopy.telemetry.instruments import NO_SPAN, input_tokens
 from looopy.types.message import NO_USAGE, Cost, Usage
 from looopy.types.state import Outcome
 
@@ -113,7 +113,7 @@ class TurnWatch(_Watch):
         self._of_model: dict[str, Any] = {}  # without the operation
         self._counted = NO_USAGE
         self._span: Span = INVALID_SPAN
-        self._context = NO_CONTEXT
+        self._context = NO_SPAN
         self._chat: Span | None = None
         self._chat_began = 0.0
 
