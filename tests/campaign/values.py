@@ -37,7 +37,7 @@ from looopy.types.message import (
 )
 
 _BATCH = 40
-_TOO_LARGE = ("one megabyte", "ten megabytes", "five thousand digits")
+_TOO_LARGE = ("one megabyte", "seventeen megabytes", "five thousand digits")
 _TEXTS = [text for name, text in hostile.KEPT_TEXT.items() if name not in _TOO_LARGE]
 _VALUES = list(hostile.KEPT.values())
 _BAD_TEXTS = [text for name, text in hostile.REFUSED_TEXT.items() if name not in _TOO_LARGE]

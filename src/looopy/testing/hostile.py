@@ -40,7 +40,7 @@ REFUSED_TEXT: dict[str, str] = {
     "nul": "a\x00b",
     "lone surrogate": "a\ud800b",
     "lone low surrogate": "\udfff",
-    "ten megabytes": "x" * 10_000_000,
+    "seventeen megabytes": "x" * 17_000_000,
 }
 
 KEPT: dict[str, Any] = {
