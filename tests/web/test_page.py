@@ -685,7 +685,7 @@ async def _rewinds_and_forks(page: Page) -> None:
     await page.press("Enter")
     await page.sees(".bar:has-text('was rewound')", "#composer:focus")
     assert await page.tab.input_value("#composer") == "See these."
-    assert not await page.tab.is_visible(".turn-end")
+    await page.tab.wait_for_selector(".turn-end", state="hidden")
     await page.tab_to(".bar button", "Shift+Tab")
     await page.press("Enter")
     await page.tab_to("button[aria-label='Fork here, after turn 1']", "Shift+Tab")
