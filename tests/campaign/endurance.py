@@ -588,6 +588,7 @@ async def _rest(host: AgentHost, tasks: int) -> None:
         async with asyncio.timeout(10):
             while host.agent_count or len(asyncio.all_tasks()) > tasks:  # noqa: ASYNC110 - no event
                 await asyncio.sleep(0.005)
+    await asyncio.sleep(0.02)  # what a reader that left has begun to look for may still arrive
 
 
 def _line(block: int, run: Run, watch: Watch, took_s: float) -> str:

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.campaign
 async def test_turns_on_a_server_leave_nothing_behind(store, tmp_path):
     """Objects of each type are counted after each block of cancelled, failed and left turns."""
     url = "memory:" if store == "memory" else f"sqlite:///{tmp_path / 'endurance.db'}"
-    run = await endure(url, turns=4 * VISIT, blocks=3)
+    run = await endure(url, turns=4 * VISIT, blocks=6)
     assert run.wrong == []
 
 
