@@ -150,7 +150,7 @@ class BudgetItem(TypedDict):
 
 
 class BudgetOfOwner(TypedDict):
-    """What the caller has used: an item for each period that a budget limits."""
+    """The caller's use of a budget: an item for each period that it limits."""
 
     owner: str
     items: list[BudgetItem]
@@ -233,7 +233,7 @@ class Client:
         self, *, day: date | None = None, context_id: str | None = None
     ) -> BudgetOfOwner:
         """
-        What the caller has used of a day's and its month's budget.
+        The caller's use of a day's and its month's budget.
 
         Args:
             day: Today by default, in UTC.

@@ -135,7 +135,7 @@ def _cut(response: Any, **_: object) -> None:
 
 
 def _resource() -> Resource:
-    """What `OTEL_RESOURCE_ATTRIBUTES` and `OTEL_SERVICE_NAME` say, or else names of our own."""
+    """Attributes of `OTEL_RESOURCE_ATTRIBUTES` and `OTEL_SERVICE_NAME`, or else our own names."""
     from opentelemetry.sdk.resources import (
         SERVICE_INSTANCE_ID,
         SERVICE_NAME,
