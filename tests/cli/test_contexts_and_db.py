@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 import sys
+from datetime import date
 from importlib.metadata import version
 
 import pytest
 from tests.wire.fake_openai import refuses
 
+from looopy.cli.models import list_models
 from looopy.cli.paths import data_folder
+from looopy.llm.price_list import PriceList
 from looopy.stores import open_stores
 from looopy.stores.sql.statements import HEAD
 from looopy.testing.contracts.turns import answer, begin, commit, ends, said
@@ -326,12 +330,30 @@ async def test_a_database_of_another_kind_is_refused(looopy):
 
 
 async def test_models_tells_the_choice_and_the_embedded_ones(looopy):
-    """Which model would answer, why, and what is there already."""
+    """Which model would answer, why, how old its prices are, and what is there already."""
     looopy.env["LOOOPY_CACHE"] = str(looopy.home / "cache")
     out = (await looopy("models")).out
     assert "Without --model: openai/fake. OPENAI_BASE_URL points to" in out
+    known = f"genai-prices {version('genai-prices')}, which knows no change after 20"
+    assert re.search(f"^Prices: {known}", out, re.MULTILINE)
     assert "local/qwen2.5-coder-1.5b" in out
     assert "1.1 GB to fetch" in out
+
+
+@pytest.mark.parametrize(
+    ("listed", "line"),
+    [
+        (PriceList("installed", "0.2.3", date(2025, 1, 1)), ". They are old: upgrade genai-prices"),
+        (None, 'Prices: unknown, and so are costs: pip install "looopy[prices]"'),
+    ],
+    ids=["old", "without the extra"],
+)
+def test_models_tells_what_to_do_about_prices(monkeypatch, capsys, listed, line):
+    """A line ends in the way out."""
+    monkeypatch.setenv("LOOOPY_MODEL", "local")
+    monkeypatch.setattr("looopy.cli.models.price_list", lambda: listed)
+    list_models()
+    assert line + "\n" in capsys.readouterr().out
 
 
 async def test_the_version_is_told(looopy):

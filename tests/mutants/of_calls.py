@@ -52,6 +52,14 @@ MUTANTS = [
         "saved = priced.input(read=0, written=0) - whole.input_price",
         "tests/unit/llm/test_prices.py::test_what_is_written_to_a_cache_has_its_own_price",
     ),
+    mutant(
+        "price-of-another-hour",
+        "a call that began at a dear hour and ended at a cheap one costs half",
+        "looopy.llm.accumulate:Accumulator._message",
+        "self._price(self.usage, self.timestamp)",
+        "self._price(self.usage, now_ms())",
+        "tests/wire/test_costs.py::test_a_stored_call_keeps_the_price_of_its_time",
+    ),
     # --- a window that is full ---
     mutant(
         "relief-again-and-again",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import UTC, datetime
+
 import pytest
 from tests.wire.fake_anthropic import MODEL, started
 from tests.wire.fake_openai import HOLD, Answer
@@ -9,7 +12,9 @@ from tests.wire.three import APIS, half, last_event, refuses, says, serving
 
 from looopy import Agent, Budget, LoopConfig, RetryPolicy, open_stores, tool
 from looopy.errors import ConfigurationError
+from looopy.llm.prices import Prices
 from looopy.stores.spending import NOTHING, Amount, account_of
+from looopy.stores.usage import sum_usage
 from looopy.types.message import StopReason, Usage
 from looopy.types.state import Outcome
 
@@ -180,3 +185,35 @@ async def test_the_dearest_price_is_reserved(api):
     assert per_million[1] > 5
     assert (result.stop_reason, server.received) == (StopReason.BUDGET, [])
     assert result.error.limit == "owner_day_cost_usd"
+
+
+async def test_a_stored_call_keeps_the_price_of_its_time(monkeypatch):
+    """It begins at a dear hour and ends at a cheap one; the sum of two calls is what was paid."""
+    hours = iter([datetime(2026, 11, 24, 3, 59, tzinfo=UTC), datetime(2026, 11, 24, 4, tzinfo=UTC)])
+    clock = next(hours)
+
+    def an_hour_begins(_):
+        nonlocal clock
+        clock = next(hours, clock)
+        return says("completions", "ok")
+
+    monkeypatch.setattr("looopy.llm.accumulate.now_ms", lambda: int(clock.timestamp() * 1000))
+    sold = {"model": "deepseek-v4-pro", "price_as": "deepseek"}
+    async with open_stores("memory:") as stores:
+        async with (
+            serving("completions", an_hour_begins, an_hour_begins, **sold) as (_, made),
+            Agent("ada", llm_provider=made, stores=stores) as agent,
+        ):
+            turns = [await agent.execute_turn("a") for _ in range(2)]
+        (found,) = (await sum_usage(stores, by=[])).values()
+    for turn, per_million in zip(turns, ((1.32, 3.96), (0.66, 1.98)), strict=True):
+        message = turn.messages[-1]
+        usage = message.usage
+        costs = (usage.cost.input, usage.cost.output)
+        counts = (usage.input, usage.output)
+        assert costs == tuple(
+            pytest.approx(n * each / 1e6) for n, each in zip(counts, per_million, strict=True)
+        )
+        again = Prices("deepseek-v4-pro", "deepseek")(replace(usage, cost=None), message.timestamp)
+        assert again == usage  # whoever reads the log can check it
+    assert found.usage.cost.total == pytest.approx(sum(one.usage.cost.total for one in turns))

@@ -1,4 +1,4 @@
-"""`looopy models`: which model would answer and why, and which ones can be fetched."""
+"""`looopy models`: which model would answer and why, its prices, and which ones can be fetched."""
 
 from __future__ import annotations
 
@@ -7,18 +7,27 @@ import os
 from looopy.cli.terminal import Terminal
 from looopy.llm.local import catalogue, is_cached
 from looopy.llm.local.catalogue import human_size
+from looopy.llm.price_list import price_list
 from looopy.llm.resolve import FORMS, pick_default
 
 
 def list_models() -> int:
-    """Print the choice and the list of embedded models."""
+    """Print the choice, the age of the prices, and the list of embedded models."""
     terminal = Terminal()
     model, reason = pick_default(os.environ)
     terminal.line(f"Without --model: {model}. {reason}")
     terminal.line(f"Any model is named like: {', '.join(FORMS)}")
+    terminal.line(f"Prices: {_prices()}")
     terminal.line("Embedded models:")
     for known in catalogue():
         where = "here" if is_cached(known) else f"{human_size(known.size_bytes)} to fetch"
         about = f"{known.title}, {known.licence}, {where}: {known.note}"
         terminal.line(f"  local/{known.name}  {about}")
     return 0
+
+
+def _prices() -> str:
+    used = price_list()
+    if used is None:
+        return 'unknown, and so are costs: pip install "looopy[prices]"'
+    return f"{used}. They are old: upgrade genai-prices" if used.is_old else str(used)

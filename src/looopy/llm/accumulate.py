@@ -89,7 +89,8 @@ class Accumulator:
         api: The wire format, such as `"openai-completions"`.
         provider: The provider's name.
         model: The model's name at the provider.
-        price: Computes the cost of the usage.
+        price: Adds the cost to the usage of a call that began at a time, in milliseconds since
+            1970. It is the message's own time: the price of a stored call can be checked later.
         new_call_id: Makes ids for calls that came without one, or with one that this message has
             used before.
     """
@@ -118,7 +119,7 @@ class Accumulator:
         api: str,
         provider: str,
         model: str,
-        price: Callable[[Usage], Usage] | None = None,
+        price: Callable[[Usage, int], Usage] | None = None,
         new_call_id: Callable[[], str] = _fresh_call_id,
     ) -> None:
         self.api = api
@@ -397,7 +398,7 @@ class Accumulator:
             api=self.api,
             provider=self.provider,
             model=self.model,
-            usage=self.usage if self._price is None else self._price(self.usage),
+            usage=self.usage if self._price is None else self._price(self.usage, self.timestamp),
             stop_reason=stop_reason,
             error_message=error,
             timestamp=self.timestamp,

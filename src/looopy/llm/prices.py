@@ -4,6 +4,9 @@ The cost of a model call, and the size of the model's window, from the data pack
 The package is optional (`pip install "looopy[prices]"`), takes half a second to load and calls no
 server: it is loaded in a thread when a provider is prepared. Without it, and for a model it does
 not know, tokens are counted and the cost is `None`: a wrong price is worse than no price.
+
+Prices change from a day on, and some by the time of day. A call is priced as of one moment, so that
+its parts belong together.
 """
 
 from __future__ import annotations
@@ -13,12 +16,14 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from decimal import Decimal
 from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
-from looopy.types.message import Cost, Usage
+from looopy.llm.price_list import warn_if_old
+from looopy.types.message import Cost, Usage, now_ms
 
 MOST_DOLLARS = 0.1
 """For one token: more than that is an error of the list. The dearest models take a hundredth."""
@@ -45,15 +50,20 @@ class Prices:
     url: str = ""
     long_cache: bool = False
 
-    def __call__(self, usage: Usage) -> Usage:
-        """*usage* with its cost, if that is known; unchanged if it has its cost already."""
+    def __call__(self, usage: Usage, at_ms: int | None = None) -> Usage:
+        """
+        *usage* with its cost, if that is known; unchanged if it has its cost already.
+
+        Args:
+            at_ms: The time of the call, in milliseconds since 1970; `None`: now.
+        """
         if usage.cost is not None or not (usage.total_tokens or usage.input or usage.output):
             return usage
         calc = _calculator()
         if calc is None:
             return usage
         try:
-            cost = _cost(usage, _Priced(calc, usage, self))
+            cost = _cost(usage, _Priced(calc, usage, self, at_ms))
             return replace(usage, cost=self._sane(cost, usage))
         except LookupError:  # unknown model or place
             return usage
@@ -62,7 +72,11 @@ class Prices:
             return usage
 
     def known(self) -> bool:
-        """True if calls have a price. Before `ready` was awaited, this is unknown."""
+        """
+        True if calls have a price. Before `ready` was awaited, this is unknown.
+
+        If they have, and the list is old, the log says so.
+        """
         calc = _calculator() if _is_loaded() else None
         if calc is None:
             return False
@@ -73,6 +87,7 @@ class Prices:
         except Exception:
             _logger.exception("the price of %s cannot be used", self._place)
             return False
+        warn_if_old()
         return True
 
     def window_tokens(self) -> int | None:
@@ -122,11 +137,15 @@ class _Priced:
     calc: Callable[..., Any]
     usage: Usage
     prices: Prices
+    at_ms: int | None = None
+    at: datetime = field(init=False)
     all_input: int = field(init=False)
 
     def __post_init__(self) -> None:
         usage = self.usage
         self.all_input = usage.input + usage.cache_read + usage.cache_write
+        at_ms = now_ms() if self.at_ms is None else self.at_ms
+        self.at = datetime.fromtimestamp(at_ms / 1000, UTC)
 
     def ask(self, *, read: int, written: int) -> Any:
         import genai_prices
@@ -146,6 +165,7 @@ class _Priced:
                 **({"cache_write_1h_tokens": written} if prices.long_cache else {}),
             ),
             prices.model,
+            genai_request_timestamp=self.at,
             **where,
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import astuple
+from datetime import UTC, datetime
 from decimal import Decimal
 from types import SimpleNamespace
 
@@ -70,6 +71,38 @@ def test_a_cache_without_a_price_costs_what_input_does():
     """Old models have none."""
     found = cost(Usage(input=600, cache_read=400), "gpt-4")
     assert found.cache_read == pytest.approx(400 * found.input / 600)
+
+
+MILLIONS = Usage(input=10**6, output=10**6, cache_read=10**6)
+PEAK = (1.32, 3.96, 0.044, 0, 5.324)  # of a million tokens each: input, output, read, written
+OFF_PEAK = (0.66, 1.98, 0.022, 0, 2.662)
+
+
+@pytest.mark.parametrize(
+    ("model", "provider", "at", "expected"),
+    [
+        ("o3", "openai", "2025-06-09T23:59:59.999Z", (10, 40, 0.5, 0, 50.5)),
+        ("o3", "openai", "2025-06-10T00:00:00Z", (2, 8, 0.5, 0, 10.5)),
+        ("o3", "openai", "2025-06-10T01:59:59+02:00", (10, 40, 0.5, 0, 50.5)),
+        ("deepseek-v4-pro", "deepseek", "2026-11-24T00:59:59.999Z", OFF_PEAK),
+        ("deepseek-v4-pro", "deepseek", "2026-11-24T01:00:00Z", PEAK),
+        ("deepseek-v4-pro", "deepseek", "2026-11-24T04:00:00Z", OFF_PEAK),
+    ],
+)
+def test_a_call_has_the_price_of_its_own_time(model, provider, at, expected):
+    """From a day on, and by the time of day; both are UTC."""
+    at_ms = round(datetime.fromisoformat(at).timestamp() * 1000)
+    found = Prices(model, provider)(MILLIONS, at_ms).cost
+    assert astuple(found)[:5] == pytest.approx(expected)
+
+
+def test_all_parts_of_a_call_are_priced_at_one_moment(monkeypatch):
+    """Also if the price doubles while the cost is computed."""
+    noon = datetime(2026, 11, 24, 12, tzinfo=UTC)
+    clock = iter([noon, *[noon.replace(hour=2)] * 9])
+    monkeypatch.setattr(module, "now_ms", lambda: round(next(clock).timestamp() * 1000))
+    found = Prices("deepseek-v4-pro", "deepseek")(MILLIONS).cost
+    assert astuple(found)[:5] == pytest.approx(OFF_PEAK)
 
 
 def test_the_place_is_told_by_the_address():

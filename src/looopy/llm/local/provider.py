@@ -57,7 +57,7 @@ _IDLE_TIMEOUT_S = 600  # a full window takes minutes to read on a slow computer
 _DEATH_S = 1.0  # between a child's last byte and its end lies next to nothing
 
 
-def _free(usage: Usage) -> Usage:
+def _free(usage: Usage, at_ms: int = 0) -> Usage:  # noqa: ARG001 - at any time
     """A model on this machine costs nothing."""
     return replace(usage, cost=NO_COST)
 
