@@ -42,7 +42,7 @@ from looopy.server import AgentHost, create_app, timeline, ui_page
 from looopy.server.auth import LocalToken
 from looopy.testing import ScriptedProvider, text, tool_call
 from looopy.tools import Ask, NeedsInput
-from looopy.types.message import DocumentContent
+from looopy.types.message import Cost, DocumentContent
 from looopy.types.state import PendingKind
 
 ROOT = Path(__file__).parents[2]
@@ -520,6 +520,18 @@ KINDS: dict[str, Any] = {
 }
 
 
+class Billed(ScriptedProvider):
+    """A model whose first answer has an unknown cost; each of the others costs half a dollar."""
+
+    async def stream(self, request: Any, options: Any = None) -> AsyncIterator[Any]:
+        """As scripted."""
+        async for event in super().stream(request, options):
+            if event.type == "done" and len(self.requests) > 1:
+                usage = replace(event.message.usage, cost=Cost(total=0.5))
+                event = replace(event, message=replace(event.message, usage=usage))  # noqa: PLW2901
+            yield event
+
+
 async def test_a_credential_goes_with_its_answer_and_files_with_their_message(
     browser: Any, modules: Path
 ) -> None:
@@ -545,6 +557,8 @@ async def test_a_credential_goes_with_its_answer_and_files_with_their_message(
     def build(context_id: str, stores: Stores) -> Agent:
         replies = [tool_call("push"), text("Pushed.")] if context_id in KINDS else [text("I see.")]
         model = ScriptedProvider(held if context_id == "held" else replies)
+        if context_id == "poor":
+            model = Billed([text("I see."), text("More.")])
         config = POOR if context_id == "poor" else LoopConfig()
         return Agent(
             context_id, llm_provider=model, tools=[push], stores=stores, loop_config=config
@@ -575,6 +589,7 @@ async def test_a_credential_goes_with_its_answer_and_files_with_their_message(
         assert SECRET not in repr(stores.state.backend.contexts)
         await _attaches(page, stores)
         await _waits_for_a_budget(page, host)
+        await _tells_unknown_costs(page, host)
         await _stops(page, url)
 
 
@@ -731,4 +746,26 @@ async def _waits_for_a_budget(page: Page, host: AgentHost) -> None:
         await page.sees(f"{place} .budget-rows li:has-text(' of 50,000 tokens') svg{settled}")
         await page.sees(f"{place} .budget-rows li:has-text('an unknown cost of $5.00')")
         assert not await tab.eval_on_selector(f"{place} .budget-rows", wide)
+    await page.is_accessible()
+
+
+async def _tells_unknown_costs(page: Page, host: AgentHost) -> None:
+    """In the sum, the plot and the table: never as zero."""
+    tab = page.tab
+    await page.sees(".panel .tiles:has-text('unknown')")
+    async with host.agent("poor", AuthContext("local")) as agent:
+        await agent.execute_turn("More.", AuthContext("local"))
+    await tab.reload()
+    await page.sees(".panel .tiles:has-text('$0.50 + unknown')")
+    plot = tab.locator(".panel .plot:has-text('Cost by turn')")
+    told = await plot.locator("title").all_text_contents()
+    assert told == ["Turn 1: 0", "Turn 2: 0", "Turn 3: unknown", "Turn 4: cost $0.50"]
+    assert await plot.locator("g:has-text('?')").count() == 1
+    label = await plot.locator("svg").get_attribute("aria-label")
+    assert label.endswith("unknown, at least in part: 1 turn")
+    await tab.click(".panel summary:has-text('As a table')")
+    rows = await tab.locator(".panel .fold tbody tr").all_inner_texts()
+    assert [row.split()[-1] for row in rows] == ["–", "–", "unknown", "$0.50"]
+    sums = "async (all) => (await import('/ui/text.js')).costOfAll(all)"  # timelines and replays
+    assert await tab.evaluate(sums, [{"cost": {"total": 0.5}}, {"cost": None}]) == "$0.50 + unknown"
     await page.is_accessible()

@@ -8,7 +8,7 @@ import {CLIP, Conversation} from "./conversation.js";
 import {marked, paired} from "./differences.js";
 import {announce, fill, h} from "./dom.js";
 import {requestCard} from "./requests.js";
-import {compactCount, cost, count, counted, duration, outcomeText, pretty} from "./text.js";
+import {compactCount, costOfAll, count, counted, duration, outcomeText, pretty} from "./text.js";
 
 const MOST_MESSAGES = 1000; // of a turn, on each side
 const MOST_CHARS = 4000; // of a part that are shown
@@ -429,7 +429,7 @@ function facts(turns) {
       : 0,
   );
   const tokens = sum((one) => one.usage?.total_tokens ?? 0);
-  const price = cost({cost: {total: sum((one) => one.usage?.cost?.total ?? 0)}});
+  const price = costOfAll(turns.map((one) => one.usage));
   return [duration(worked), tokens ? `${compactCount(tokens)} tokens` : "", price]
     .filter(Boolean)
     .join(" · ");

@@ -66,6 +66,17 @@ export function duration(seconds) {
   return hours < 48 ? `${hours} h ${minutes % 60} min` : `${Math.floor(hours / 24)} days`;
 }
 
+/** True if the cost of a usage, or of a part of it, is unknown. @param {any} usage */
+export function lacksPrice(usage) {
+  return usage?.cost === null || usage?.cost?.complete === false;
+}
+
+/** The cost of several usages, as `cost` says it. @param {any[]} usages */
+export function costOfAll(usages) {
+  const total = usages.reduce((sum, usage) => sum + (usage?.cost?.total ?? 0), 0);
+  return cost({cost: {total, complete: !usages.some(lacksPrice)}});
+}
+
 /** The cost of a usage; empty if it costs nothing, or nobody knows any part. @param {any} usage */
 export function cost(usage) {
   const total = usage?.cost?.total;

@@ -7,7 +7,7 @@
 
 import {at, get} from "./api.js";
 import {fill, h, svg} from "./dom.js";
-import {clock, cost, count, counted, duration, outcomeText, shortened} from "./text.js";
+import {clock, costOfAll, count, counted, duration, outcomeText, shortened} from "./text.js";
 
 const LEFT = 58;
 const NARROWEST = 470; // a narrower place scrolls
@@ -82,9 +82,7 @@ function summary(runs) {
   const lost = runs.filter((run) => run.outcome === "interrupted").length;
   const worked = runs.reduce((sum, run) => sum + seconds(run.started, endOfWork(run)), 0);
   const usage = runs.reduce((sum, run) => sum + (run.usage.total_tokens ?? 0), 0);
-  const price = cost({
-    cost: {total: runs.reduce((sum, run) => sum + (run.usage.cost?.total ?? 0), 0)},
-  });
+  const price = costOfAll(runs.map((run) => run.usage));
   return [
     counted(runs.length, "run"),
     lost ? `${counted(lost, "process")} lost`.replace("processs", "processes") : "",

@@ -5,7 +5,7 @@
 import {at, get} from "./api.js";
 import {budgetFigure} from "./budget.js";
 import {fill, h, svg} from "./dom.js";
-import {compactCount, cost, count} from "./text.js";
+import {compactCount, cost, count, counted, lacksPrice} from "./text.js";
 
 const PARTS = /** @type {const} */ ([
   ["input", "Input"],
@@ -38,6 +38,8 @@ export async function showUsage(conversation, place) {
   const asked = (usage.input ?? 0) + (usage.cache_read ?? 0) + (usage.cache_write ?? 0);
   const cached = asked ? Math.round((100 * (usage.cache_read ?? 0)) / asked) : 0;
   const budget = await budgetFigure(conversation.id).catch(() => null);
+  const price = cost(usage) || (lacksPrice(usage) ? "unknown" : "$0");
+  const words = price.split(/(\+? ?unknown)/); // the second of them smaller
   const money = turns.some((turn) => turn.usage.cost?.total);
   fill(
     place,
@@ -49,7 +51,7 @@ export async function showUsage(conversation, place) {
       tile("Input tokens", compactCount(asked)),
       tile("Output tokens", compactCount(usage.output ?? 0)),
       tile("From the cache", `${cached} %`),
-      tile("Cost", cost(usage) || (usage.cost === null ? "–" : "$0")),
+      tile("Cost", words.map((one, i) => (i % 2 ? h("small", {}, one) : one))),
     ),
     turns.length
       ? plot("Tokens by turn", turns, tokensOf, (value) => compactCount(Math.round(value)), true)
@@ -61,13 +63,14 @@ export async function showUsage(conversation, place) {
           (turn) => [["cost", turn.usage.cost?.total ?? 0]],
           (value) => `$${value.toPrecision(2)}`,
           false,
+          (turn) => lacksPrice(turn.usage),
         )
       : null,
     table(turns),
   );
 }
 
-/** @param {string} name @param {string} value */
+/** @param {string} name @param {import("./dom.js").Child | import("./dom.js").Child[]} value */
 function tile(name, value) {
   return h("div", {}, h("dt", {}, name), h("dd", {}, value));
 }
@@ -83,8 +86,9 @@ function tokensOf(turn) {
  * @param {(turn: any) => [string, number][]} partsOf
  * @param {(value: number) => string} written
  * @param {boolean} legend
+ * @param {(turn: any) => boolean} lacks true for a turn of which a part is unknown
  */
-function plot(title, all, partsOf, written, legend) {
+function plot(title, all, partsOf, written, legend, lacks = () => false) {
   const turns = all.slice(-120);
   const sums = turns.map((turn) => partsOf(turn).reduce((sum, [, value]) => sum + value, 0));
   const top = Math.max(...sums) || 1;
@@ -117,17 +121,18 @@ function plot(title, all, partsOf, written, legend) {
     const said = partsOf(turn)
       .filter(([, value]) => value)
       .map(([name, value]) => `${name.replace("_", " ")} ${written(value)}`);
+    const parts = [said.join(", "), lacks(turn) ? "unknown" : ""].filter(Boolean);
+    const middle = {x: x + step * 0.38, "text-anchor": "middle", class: "tick-text"};
+    const mark = lacks(turn) ? svg("text", {...middle, y: y(sum) - 4}, "?") : null;
     const number =
-      i % each === 0
-        ? svg(
-            "text",
-            {x: x + step * 0.38, y: HEIGHT - 8, "text-anchor": "middle", class: "tick-text"},
-            String(turn.turn),
-          )
-        : null;
-    return svg("g", {}, svg("title", {}, `Turn ${turn.turn}: ${said.join(", ")}`), rects, number);
+      i % each === 0 ? svg("text", {...middle, y: HEIGHT - 8}, String(turn.turn)) : null;
+    const name = svg("title", {}, `Turn ${turn.turn}: ${parts.join(" + ") || "0"}`);
+    return svg("g", {}, name, rects, mark, number);
   });
-  const about = `${title}, ${turns.length} turns, at most ${written(top)}`;
+  const unknown = turns.filter(lacks).length;
+  const about =
+    `${title}, ${counted(turns.length, "turn")}, at most ${written(top)}` +
+    (unknown ? `; unknown, at least in part: ${counted(unknown, "turn")}` : "");
   return h(
     "figure",
     {class: "plot"},
@@ -155,6 +160,7 @@ function plot(title, all, partsOf, written, legend) {
           PARTS.map(([name, text]) => h("span", {}, h("i", {class: `key part ${name}`}), text)),
         )
       : null,
+    unknown ? h("div", {class: "legend"}, "? marks what is unknown, at least in part") : null,
   );
 }
 
@@ -167,7 +173,7 @@ function table(turns) {
       {},
       h("td", {}, String(turn.turn)),
       PARTS.map(([name]) => h("td", {class: "number"}, count(turn.usage[name] ?? 0))),
-      h("td", {class: "number"}, cost(turn.usage) || "–"),
+      h("td", {class: "number"}, cost(turn.usage) || (lacksPrice(turn.usage) ? "unknown" : "–")),
     );
   const head = h(
     "tr",
