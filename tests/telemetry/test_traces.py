@@ -301,6 +301,54 @@ def test_measurements_wait_for_a_collection_but_not_in_any_number(kept):
     assert recorded == [*range(100)]
 
 
+def test_a_collection_waits_for_what_another_thread_records(kept):
+    """It would else lack the one that the thread has taken from the queue."""
+    instruments = Instruments(kept.tracers, kept.meters)
+    recording, go_on, collected = threading.Event(), threading.Event(), []
+
+    def slow(*measured):
+        recording.set()
+        go_on.wait(30)
+        instruments.turn_s.record(*measured)
+
+    def measure():
+        instruments.later(slow, 1.0, {})
+        for _ in range(63):
+            instruments.later(instruments.turn_s.record, 1.0, {})
+
+    threads = [threading.Thread(target=measure)]
+    threads += [threading.Thread(target=lambda: collected.append(kept.metrics()))]
+    threads[0].start()
+    assert recording.wait(30)
+    threads[1].start()
+    threads[1].join(0.2)
+    go_on.set()
+    for thread in threads:
+        thread.join()
+    [turns] = collected[0][names.TURN_DURATION]
+    assert turns.count == 64
+
+
+def test_a_turn_may_end_while_its_thread_records_measurements(kept):
+    """The garbage collection may end a turn that was abandoned at any point."""
+    instruments = Instruments(kept.tracers, kept.meters)
+
+    def collect_garbage(*_):
+        for _ in range(64):
+            instruments.later(instruments.turn_s.record, 1.0, {})
+
+    def measure():
+        for _ in range(64):
+            instruments.later(collect_garbage, 0, None)
+
+    thread = threading.Thread(target=measure, daemon=True)
+    thread.start()
+    thread.join(30)
+    assert not thread.is_alive()
+    [turns] = kept.metrics()[names.TURN_DURATION]
+    assert turns.count == 64 * 64
+
+
 def test_no_measurement_is_an_example_of_another_turn(kept):
     """It is recorded later, when any span may be the current one."""
     instruments = Instruments(kept.tracers, kept.meters)

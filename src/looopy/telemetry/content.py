@@ -97,7 +97,7 @@ class Content:
 
 def finish_reason(reason: StopReason) -> str:
     """A model's stop reason in the words of the conventions."""
-    return _REASONS.get(reason, reason.value)
+    return _REASONS.get(reason) or reason.value  # which takes long
 
 
 def _message(message: Message) -> dict[str, Any]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from threading import RLock
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from opentelemetry.context import Context, set_value
 from opentelemetry.metrics import Observation
@@ -31,7 +32,16 @@ For measurements, which are recorded later: an exemplar would be of whatever tur
 It is not empty, because the SDK takes an empty context for none, and then the current one.
 """
 _AT_ONCE: Final = 64
-Record: TypeAlias = Callable[[float, Mapping[str, Any], Context], None]
+Record: TypeAlias = Callable[[Any, Any, Context], None]
+
+
+class ModelCall(NamedTuple):
+    """The measurements of a model call: its usage, if there is an answer, and times in seconds."""
+
+    usage: Usage | None
+    took: float
+    first_chunk: float | None
+    error: str | None
 
 
 class Instruments:
@@ -41,7 +51,8 @@ class Instruments:
     No attribute grows without bound: contexts, turns, owners and calls are on spans alone.
 
     Measurements wait in a queue, and are recorded together: many in a row take half the time of as
-    many in between the steps of a turn. A collection records them first, so it lacks none.
+    many in between the steps of a turn. A collection records them first, so it lacks none. For the
+    same reason, a model call is one entry of the queue.
     """
 
     def __init__(self, tracers: TracerProvider, meters: MeterProvider) -> None:
@@ -63,7 +74,10 @@ class Instruments:
         self.commit_s = _seconds(meter, names.COMMIT_DURATION, text, _SHORT_SECONDS)
         text = "From the call to the claim of the context, the wait in line included"
         self.lease_s = _seconds(meter, names.LEASE_WAIT, text, _SHORT_SECONDS)
-        self._late: deque[tuple[Record, float, Mapping[str, Any]]] = deque()
+        self._late: deque[tuple[Record, Any, Mapping[str, Any] | None]] = deque()
+        # A collector's thread waits for what another one is recording. One thread may come twice:
+        # the garbage collection may end a turn that was abandoned.
+        self._recording = RLock()
         # Counted in a dictionary, and read when somebody collects: a turn changes them four times.
         self.waiting: Counter[str] = Counter()
         self.running: Counter[str] = Counter()
@@ -95,37 +109,44 @@ class Instruments:
             description="Model calls with an unknown price, which the cost leaves out",
         )
 
-    def later(self, record: Record, value: float, place: Mapping[str, Any]) -> None:
+    def later(self, record: Record, value: Any, place: Mapping[str, Any] | None) -> None:
         """
         Call *record* at the next collection, or before.
 
         Args:
-            record: A method of an instrument.
-            place: The attributes, which never change again.
+            record: A method of an instrument, or of this.
+            place: The attributes, which never change again; `None` if there are none.
         """
         late = self._late
         late.append((record, value, place))
         if len(late) >= _AT_ONCE:
             self._record_all()
 
-    def count(self, usage: Usage, place: Mapping[str, Any]) -> None:
-        """Record the tokens and the cost of a model call; *place* is its attributes."""
+    def model_call(self, call: ModelCall, place: Mapping[str, Any], context: Context) -> None:
+        """Record the measurements of a model call."""
+        usage, took, first_chunk, error = call
+        if usage is not None:
+            self.usage(usage, place, context)
+        if first_chunk is not None:
+            self.first_chunk_s.record(first_chunk, place, context)
+        self.chat_s.record(took, with_error(place, error), context)
+
+    def usage(self, usage: Usage, place: Mapping[str, Any], context: Context) -> None:
+        """Record the tokens and the cost of a model call."""
         record = self.tokens.record
-        self.later(record, input_tokens(usage), {**place, names.TOKEN_TYPE: "input"})
-        self.later(record, usage.output, {**place, names.TOKEN_TYPE: "output"})
+        record(input_tokens(usage), {**place, names.TOKEN_TYPE: "input"}, context)
+        record(usage.output, {**place, names.TOKEN_TYPE: "output"}, context)
         if usage.cost is not None and usage.cost.total > 0:
-            self.later(self.cost.add, usage.cost.total, place)
+            self.cost.add(usage.cost.total, place, context)
         if not usage.is_priced:
             self._unpriced[tuple(place.items())] += 1
 
     def _record_all(self) -> None:
         late = self._late
-        for _ in range(len(late)):
-            try:
+        with self._recording:
+            while late:
                 record, value, place = late.popleft()
-            except IndexError:  # another thread took it
-                return
-            record(value, place, NO_SPAN)
+                record(value, place, NO_SPAN)
 
     def _collected(self, _: CallbackOptions) -> Iterable[Observation]:
         """The turns that wait. The SDK calls this first when it collects, so nothing is missing."""
@@ -140,6 +161,11 @@ def _by_agent(turns: Counter[str]) -> list[Observation]:
 def input_tokens(usage: Usage) -> int:
     """All input, as the conventions count it: with the tokens of the cache."""
     return usage.input + usage.cache_read + usage.cache_write
+
+
+def with_error(place: Mapping[str, Any], error: str | None) -> Mapping[str, Any]:
+    """The attributes with the kind of an error, if there is one."""
+    return place if error is None else {**place, names.ERROR_TYPE: error}
 
 
 def _seconds(meter: Meter, name: str, text: str, bounds: tuple[float, ...]) -> Histogram:

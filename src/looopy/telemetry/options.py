@@ -36,8 +36,8 @@ class Options:
     def shows_content(self) -> bool:
         """True if spans hold messages, arguments and results."""
         if self.content is None:
-            said = os.environ.get(CAPTURE, "")
-            return _ON_SPANS.get(said.strip().lower(), False)
+            said = os.environ.get(CAPTURE)  # each turn asks
+            return said is not None and _ON_SPANS.get(said.strip().lower(), False)
         return self.content
 
 

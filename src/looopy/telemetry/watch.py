@@ -19,7 +19,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from datetime import datetime
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 
 from opentelemetry.context import Context, attach
 from opentelemetry.trace import (
@@ -37,7 +37,7 @@ from opentelemetry.trace import (
 
 from looopy.telemetry import names
 from looopy.telemetry.content import finish_reason
-from looopy.telemetry.instruments import NO_SPAN, input_tokens
+from looopy.telemetry.instruments import NO_SPAN, ModelCall, input_tokens, with_error
 from looopy.types.message import NO_USAGE, Cost, Usage
 from looopy.types.state import Outcome
 
@@ -52,16 +52,17 @@ P = ParamSpec("P")
 R = TypeVar("R")
 _logger = logging.getLogger("looopy")
 _TRACE: Final = re.compile(r"([0-9]+) 00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
-_NONE: Final[dict[str, Any]] = {}
 
 
-class _Watch:
+class _Watch(Protocol):
     """Something that watches a turn, or a part of one."""
 
     @property
-    def turn(self) -> TurnWatch:
-        """The watch of the turn."""
-        raise NotImplementedError
+    def broken(self) -> bool:
+        """True once the watch of the turn has failed."""
+
+    def give_up(self) -> str:
+        """Watch the turn no longer, and return the id of its context."""
 
 
 W = TypeVar("W", bound=_Watch)
@@ -71,20 +72,17 @@ def _quietly(method: Callable[Concatenate[W, P], None]) -> Callable[Concatenate[
     """Let a failure of *method* end the watch of the turn, and nothing else."""
 
     def guarded(self: W, /, *args: P.args, **kwargs: P.kwargs) -> None:
-        if self.turn.broken:
+        if self.broken:
             return
         try:
             method(self, *args, **kwargs)
         except Exception:
-            self.turn.broken = True
-            self.turn.leave_gauges()
-            text = "the telemetry of a turn of context %s failed"
-            _logger.exception(text, self.turn.context_id)
+            _logger.exception("the telemetry of a turn of context %s failed", self.give_up())
 
     return wraps(method)(guarded)
 
 
-class TurnWatch(_Watch):
+class TurnWatch:
     """
     Watches one turn, from the call to its end.
 
@@ -99,11 +97,11 @@ class TurnWatch(_Watch):
     def __init__(
         self, instruments: Instruments, context_id: str, agent_name: str, content: Content | None
     ) -> None:
-        self.context_id = context_id
         self.broken = False
         self.trace: str | None = None
         self._instruments = instruments
         self._content = content
+        self._context_id = context_id
         self._name = agent_name
         self._agent = {names.AGENT_NAME: agent_name}
         self._number: dict[str, int] = {}
@@ -117,10 +115,15 @@ class TurnWatch(_Watch):
         self._chat: Span | None = None
         self._chat_began = 0.0
 
-    @property
-    def turn(self) -> TurnWatch:
-        """Itself: an attribute would be a cycle, and keep the spans until a full collection."""
-        return self
+    def give_up(self) -> str:
+        """Count the turn no longer as one that waits or runs."""
+        self.broken = True
+        with suppress(Exception):
+            self._wait_no_longer()
+            if self._owns:
+                self._owns = False
+                self._instruments.running[self._name] -= 1
+        return self._context_id
 
     @_quietly
     def begin(self) -> None:
@@ -134,7 +137,7 @@ class TurnWatch(_Watch):
             attributes={
                 names.OPERATION: names.INVOKE_AGENT,
                 names.AGENT_NAME: name,
-                names.CONVERSATION_ID: self.context_id,
+                names.CONVERSATION_ID: self._context_id,
             },
         )
         self._span = span
@@ -185,7 +188,7 @@ class TurnWatch(_Watch):
 
     @_quietly
     def _committed(self, began: float, error: str | None) -> None:
-        attributes = _NONE if error is None else {names.ERROR_TYPE: error}
+        attributes = None if error is None else {names.ERROR_TYPE: error}
         took = time.perf_counter() - began
         self._instruments.later(self._instruments.commit_s.record, took, attributes)
 
@@ -199,7 +202,7 @@ class TurnWatch(_Watch):
         model = request.model
         self._of_model = {names.PROVIDER_NAME: provider, names.REQUEST_MODEL: model}
         self._model = {names.OPERATION: names.CHAT, **self._of_model}
-        attributes: dict[str, Any] = {**self._model, names.CONVERSATION_ID: self.context_id}
+        attributes: dict[str, Any] = {**self._model, names.CONVERSATION_ID: self._context_id}
         if attempt > 1:
             attributes[names.ATTEMPT] = attempt
         if options.temperature is not None:
@@ -228,37 +231,37 @@ class TurnWatch(_Watch):
             final: The last event of the provider's stream, if it sent one.
         """
         message = None if final is None else final.message
-        failed = final is None or final.type != "done"
-        error = None if final is None else final.error
+        usage = None if message is None else message.usage
         span = self._chat
-        if message is not None:
-            self._counted += message.usage
-            self._instruments.count(message.usage, self._model)
-        if span is not None and span.is_recording() and message is not None:
-            found = _of_usage(message.usage)
-            found[names.FINISH_REASONS] = (finish_reason(message.stop_reason),)
-            if message.model:
-                found[names.RESPONSE_MODEL] = message.model
-            if message.response_id:
-                found[names.RESPONSE_ID] = message.response_id
-            if first_chunk_s is not None:
-                found[names.FIRST_CHUNK] = first_chunk_s
-            if self._content is not None:
-                found[names.OUTPUT_MESSAGES] = self._content.answer(message)
-            span.set_attributes(found)
-        if first_chunk_s is not None:
-            record = self._instruments.first_chunk_s.record
-            self._instruments.later(record, first_chunk_s, self._model)
-        kind = type(error).__name__ if error is not None else "InvalidLLMResponse"
-        self._end_chat(kind if failed else None)
+        if message is not None and usage is not None:
+            self._counted += usage
+            if span is not None and span.is_recording():
+                found = _of_usage(usage)
+                # A list: the SDK checks a tuple's type for three times as long.
+                found[names.FINISH_REASONS] = [finish_reason(message.stop_reason)]
+                if message.model:
+                    found[names.RESPONSE_MODEL] = message.model
+                if message.response_id:
+                    found[names.RESPONSE_ID] = message.response_id
+                if first_chunk_s is not None:
+                    found[names.FIRST_CHUNK] = first_chunk_s
+                if self._content is not None:
+                    found[names.OUTPUT_MESSAGES] = self._content.answer(message)
+                span.set_attributes(found)
+        error = None
+        if final is None or final.type != "done":
+            failed = None if final is None else final.error
+            error = "InvalidLLMResponse" if failed is None else type(failed).__name__
+        self._end_chat(error, usage, first_chunk_s)
 
-    def _end_chat(self, error: str | None) -> None:
+    def _end_chat(
+        self, error: str | None, usage: Usage | None = None, first_chunk_s: float | None = None
+    ) -> None:
         span, self._chat = self._chat, None
         if span is None:
             return
-        took = time.perf_counter() - self._chat_began
-        place = _with_error(self._model, error)
-        self._instruments.later(self._instruments.chat_s.record, took, place)
+        call = ModelCall(usage, time.perf_counter() - self._chat_began, first_chunk_s, error)
+        self._instruments.later(self._instruments.model_call, call, self._model)
         _end(span, error)
         attach(self._context)
 
@@ -280,7 +283,7 @@ class TurnWatch(_Watch):
     @_quietly
     def ended(self, result: TurnResult) -> None:
         """End the spans of a turn that has ended in order."""
-        error = result.error
+        error, outcome = result.error, result.outcome.value
         kind = type(error).__name__ if error is not None else None
         failed = result.outcome is Outcome.FAILED
         self._end_chat("cancelled")  # the turn ended within a model call
@@ -290,7 +293,7 @@ class TurnWatch(_Watch):
             used = result.usage
             found: dict[str, Any] = {
                 **self._number,
-                names.OUTCOME: result.outcome.value,
+                names.OUTCOME: outcome,
                 names.ITERATIONS: len(result.iterations),
                 # Not by the names of a chat: a viewer that adds up a trace would count them twice.
                 names.TURN_INPUT: input_tokens(used),
@@ -300,7 +303,7 @@ class TurnWatch(_Watch):
             if used.cost is not None and used.cost.complete:
                 found[names.TURN_COST] = used.cost.total
             span.set_attributes(found)
-        self._close((kind or names.OTHER) if failed else None, result.outcome.value)
+        self._close((kind or names.OTHER) if failed else None, outcome)
 
     @_quietly
     def failed(self, error: BaseException) -> None:
@@ -334,7 +337,7 @@ class TurnWatch(_Watch):
             cost=cost,
         )
         if self._model and (input_tokens(rest) or rest.output):
-            self._instruments.count(rest, self._model)
+            self._instruments.later(self._instruments.usage, rest, self._model)
 
     def _close(self, error: str | None, outcome: str) -> None:
         self._wait_no_longer()
@@ -343,17 +346,9 @@ class TurnWatch(_Watch):
         self._over, self._owns = True, False
         took = time.perf_counter() - self._began
         attributes = {**self._of_model, **self._agent, names.OUTCOME: outcome}
-        place = _with_error(attributes, error)
+        place = with_error(attributes, error)
         self._instruments.later(self._instruments.turn_s.record, took, place)
         _end(self._span, error)
-
-    def leave_gauges(self) -> None:
-        """Stop counting as a turn that waits or runs, once the watch has failed."""
-        with suppress(Exception):
-            self._wait_no_longer()
-            if self._owns:
-                self._owns = False
-                self._instruments.running[self._name] -= 1
 
     def _wait_no_longer(self) -> None:
         if self._waits:
@@ -361,7 +356,7 @@ class TurnWatch(_Watch):
             self._instruments.waiting[self._name] -= 1
 
 
-class ToolWatch(_Watch):
+class ToolWatch:
     """
     Watches one call of a tool.
 
@@ -379,9 +374,13 @@ class ToolWatch(_Watch):
         self._content: Content | None = None
 
     @property
-    def turn(self) -> TurnWatch:
-        """The watch of the turn."""
-        return self._turn
+    def broken(self) -> bool:
+        """True once the watch of the turn has failed."""
+        return self._turn.broken
+
+    def give_up(self) -> str:
+        """Watch the turn no longer."""
+        return self._turn.give_up()
 
     @_quietly
     def begin(
@@ -423,7 +422,7 @@ class ToolWatch(_Watch):
             return
         attributes = {names.OPERATION: names.EXECUTE_TOOL, names.TOOL_NAME: self._name}
         took = time.perf_counter() - self._began
-        place = _with_error(attributes, error)
+        place = with_error(attributes, error)
         self._instruments.later(self._instruments.tool_s.record, took, place)
         _end(self._span, error)
 
@@ -489,10 +488,6 @@ def _of_usage(usage: Usage) -> dict[str, Any]:
     if usage.cost is not None and usage.cost.complete:  # an unknown cost is absent, not zero
         found[names.COST] = usage.cost.total
     return found
-
-
-def _with_error(attributes: dict[str, Any], error: str | None) -> dict[str, Any]:
-    return attributes if error is None else {**attributes, names.ERROR_TYPE: error}
 
 
 def _end(span: Span, error: str | None) -> None:
