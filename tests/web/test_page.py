@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import signal
@@ -520,6 +521,9 @@ KINDS: dict[str, Any] = {
 }
 
 
+LONG = 2**53 + 1  # a number of JavaScript would be rounded to 2**53
+
+
 class Billed(ScriptedProvider):
     """A model whose first answer has an unknown cost; each of the others costs half a dollar."""
 
@@ -546,6 +550,12 @@ async def test_a_credential_goes_with_its_answer_and_files_with_their_message(
         used[context.context_id] = context.answers["key"]
         return f"pushed with {used[context.context_id]}"
 
+    @tool(needs_approval=True)
+    async def transfer(account: int, cents: int, context: ToolContext) -> str:
+        sent = {"cents": cents, "to": account}
+        await context.artifacts.save("sent.json", sent)
+        return json.dumps(sent)
+
     asked: list[Any] = []
 
     async def held(request: Any) -> Any:
@@ -556,12 +566,16 @@ async def test_a_credential_goes_with_its_answer_and_files_with_their_message(
 
     def build(context_id: str, stores: Stores) -> Agent:
         replies = [tool_call("push"), text("Pushed.")] if context_id in KINDS else [text("I see.")]
+        if context_id.startswith("account"):
+            account = 7 if context_id == "account-short" else LONG
+            replies = [tool_call("transfer", account=account, cents=1), text("Sent.")]
         model = ScriptedProvider(held if context_id == "held" else replies)
         if context_id == "poor":
             model = Billed([text("I see."), text("More.")])
         config = POOR if context_id == "poor" else LoopConfig()
+        tools = [push, transfer]
         return Agent(
-            context_id, llm_provider=model, tools=[push], stores=stores, loop_config=config
+            context_id, llm_provider=model, tools=tools, stores=stores, loop_config=config
         )
 
     async with (
@@ -591,6 +605,7 @@ async def test_a_credential_goes_with_its_answer_and_files_with_their_message(
         await _waits_for_a_budget(page, host)
         await _tells_unknown_costs(page, host)
         await _stops(page, url)
+        await _keeps_long_numbers(page, host, stores)
 
 
 async def _answers(page: Page, name: str) -> None:
@@ -769,3 +784,56 @@ async def _tells_unknown_costs(page: Page, host: AgentHost) -> None:
     sums = "async (all) => (await import('/ui/text.js')).costOfAll(all)"  # timelines and replays
     assert await tab.evaluate(sums, [{"cost": {"total": 0.5}}, {"cost": None}]) == "$0.50 + unknown"
     await page.is_accessible()
+
+
+async def _keeps_long_numbers(page: Page, host: AgentHost, stores: Stores) -> None:
+    """Read, shown, typed and sent exactly; a browser that would round one does not send it."""
+    tab, cents = page.tab, ".request .field:has-text('cents') input"
+
+    async def asks(name: str) -> None:
+        async with host.agent(name, AuthContext("local")) as agent:
+            await agent.execute_turn("Send it.", AuthContext("local"))
+        await tab.evaluate("name => { location.hash = `#/c/${name}`; }", name)
+        await page.sees(f".contexts a[aria-current]:has-text('{name}')", ".request")
+
+    async def sent(name: str, cents: int, account: int) -> None:
+        await page.sees(".turn-end.completed")
+        [said] = [m for m in await stores.messages.list(name) if isinstance(m, ToolResultMessage)]
+        assert json.loads(said.text.splitlines()[-1]) == {"cents": cents, "to": account}
+
+    await asks("account-edited")
+    assert await tab.locator(".request input[type=number]").count() == 2
+    await tab.fill(cents, str(LONG + 2))
+    await page.tab_to(".request .actions .main")
+    await page.press("Enter")
+    await sent("account-edited", LONG + 2, LONG)
+    await tab.click(".call.done summary")
+    await page.sees(f".labelled:has-text('a person gave') code:has-text('\"cents\": {LONG + 2}')")
+    await asks("account-same")
+    await tab.fill(cents, "2")
+    await page.sees(".request .actions .main:text-is('Approve with changes')")
+    await tab.fill(cents, "1")
+    await page.sees(".request .actions .main:text-is('Approve')")
+    await tab.click("text=Edit as JSON")
+    await tab.click(".request .actions .main:text-is('Approve')")
+    await sent("account-same", 1, LONG)
+    await tab.click(".call.done summary")
+    for one in ("account", "to"):  # what it was given, and what it returned
+        await page.sees(f".call-body code:has-text('\"{one}\": {LONG}')")
+    await tab.click(".chip.artifact")
+    await page.sees(f"dialog[open] code:has-text('\"to\": {LONG}')")
+
+    await tab.add_init_script("delete JSON.rawJSON")  # as in a browser of 2024
+    await tab.reload()
+    await asks("account-short")
+    await tab.fill(cents, str(LONG))
+    await tab.click(".request .actions .main")
+    await page.sees(".request .error:has-text('rounds a number in it')")
+    await tab.fill(cents, "2")
+    await tab.click(".request .actions .main")
+    await sent("account-short", 2, 7)
+    await asks("account-old")
+    await page.sees(".request:has-text('shows a number rounded here')")
+    assert await tab.locator(".request input").count() == 0
+    await tab.click(".request .actions .main")
+    await sent("account-old", 1, LONG)

@@ -2,6 +2,8 @@
  * The HTTP API of the server that this page came from. Nothing else is ever called.
  */
 
+import {parsed, written} from "./json.js";
+
 const ROOT = new URL("../", import.meta.url);
 const KEPT = "looopy.token";
 
@@ -56,9 +58,9 @@ export function at(id, rest = "") {
  */
 export async function call(method, path, body, more = {}) {
   const said = body === undefined ? more : {...more, "Content-Type": "application/json"};
-  const options = {method, headers: headers(said), body: JSON.stringify(body)};
+  const options = {method, headers: headers(said), body: body && written(body)};
   const answer = await checked(await fetch(new URL(path, ROOT), options));
-  return answer.status === 204 ? null : answer.json();
+  return answer.status === 204 ? null : parsed(await answer.text());
 }
 
 /** @param {string} path */
@@ -124,7 +126,7 @@ export async function* follow(path, signal, opened) {
     for (const block of blocks) {
       const frame = {id: "", name: "", data: /** @type {any} */ (undefined)};
       for (const line of block.split("\n")) {
-        if (line.startsWith("data:")) frame.data = JSON.parse(line.slice(5));
+        if (line.startsWith("data:")) frame.data = parsed(line.slice(5));
         else if (line.startsWith("event: ")) frame.name = line.slice(7);
         else if (line.startsWith("id: ")) frame.id = line.slice(4);
       }

@@ -6,6 +6,7 @@
 
 import {at, download, get} from "./api.js";
 import {fill, h} from "./dom.js";
+import {parsed} from "./json.js";
 import {code} from "./markdown.js";
 import {count, size, when} from "./text.js";
 
@@ -173,7 +174,7 @@ async function preview(path, one) {
 /** @param {string} text */
 function indented(text) {
   try {
-    return JSON.stringify(JSON.parse(text), null, 2);
+    return JSON.stringify(parsed(text), null, 2);
   } catch {
     return text;
   }
@@ -184,7 +185,7 @@ function rowsOf(text) {
   const rows = [];
   for (const line of text.split("\n").slice(0, MOST_ROWS)) {
     try {
-      if (line) rows.push(JSON.parse(line));
+      if (line) rows.push(parsed(line));
     } catch {
       break; // the last one was cut
     }

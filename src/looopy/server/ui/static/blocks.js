@@ -4,6 +4,7 @@
 
 import {CLIP} from "./conversation.js";
 import {fill, h} from "./dom.js";
+import {parsed} from "./json.js";
 import {code, markdown} from "./markdown.js";
 import {count, pretty, shortened} from "./text.js";
 
@@ -166,7 +167,7 @@ export function resultBlocks(entry, whole) {
 function indented(text) {
   if (!/^[[{]/.test(text)) return text;
   try {
-    return JSON.stringify(JSON.parse(text), null, 2);
+    return JSON.stringify(parsed(text), null, 2);
   } catch {
     return text;
   }

@@ -6,6 +6,7 @@
  */
 
 import {h} from "./dom.js";
+import {parsed, written} from "./json.js";
 
 const LIFE_S = 3600; // after which the server refuses what was encrypted
 const LABELS = /** @type {Record<string, string>} */ ({
@@ -97,7 +98,7 @@ function isJson(schema) {
 function valueOf(typed, schema) {
   if (!isJson(schema)) return typed;
   try {
-    return JSON.parse(typed);
+    return parsed(typed);
   } catch {
     throw new Error("That was no JSON: enter it again"); // the parser's own words would show it
   }
@@ -171,7 +172,7 @@ async function encrypted(credential, auth) {
   const key = await subtle.importKey("raw", raw, "AES-GCM", false, ["encrypt"]);
   const iv = crypto.getRandomValues(new Uint8Array(12));
   const box = {name: "AES-GCM", iv, additionalData: bytes(head), tagLength: 128};
-  const sealed = new Uint8Array(await subtle.encrypt(box, key, bytes(JSON.stringify(credential))));
+  const sealed = new Uint8Array(await subtle.encrypt(box, key, bytes(written(credential))));
   const parts = [iv, sealed.slice(0, -16), sealed.slice(-16)].map(base64url);
   return [head, "", ...parts].join(".");
 }

@@ -5,6 +5,7 @@
  */
 
 import {fill, h} from "./dom.js";
+import {Long, numberOf, parsed} from "./json.js";
 import {pretty, shown} from "./text.js";
 
 let made = 0;
@@ -148,7 +149,7 @@ function fieldOf(schema, value, label, required = true) {
     const input = h("input", {type: "number", ...bounds, ...about, value: value ?? ""});
     const read = () => {
       if (!input.checkValidity()) throw new Error(`${label}: ${input.validationMessage}`);
-      return input.value === "" ? empty() : Number(input.value);
+      return input.value === "" ? empty() : numberOf(input.value);
     };
     return {element: around(input), read};
   }
@@ -165,7 +166,8 @@ function fieldOf(schema, value, label, required = true) {
 function kindOf(schema, value) {
   if (Array.isArray(schema?.enum)) return "choice";
   const type = schema?.type;
-  const fits = (/** @type {string} */ one) => (value ?? null) === null || typeof value === one;
+  const shape = value instanceof Long ? "number" : typeof value;
+  const fits = (/** @type {string} */ one) => (value ?? null) === null || shape === one;
   if (type === "boolean" && fits("boolean")) return "boolean";
   if ((type === "integer" || type === "number") && fits("number")) return "number";
   if (type === "string" ? fits("string") : type === undefined && typeof value === "string")
@@ -212,7 +214,7 @@ function jsonField(value, label, required = true, note = undefined) {
   const read = () => {
     if (!required && !input.value.trim()) return undefined;
     try {
-      return JSON.parse(input.value);
+      return parsed(input.value);
     } catch (error) {
       throw new Error(`${label}: ${/** @type {Error} */ (error).message}`);
     }
@@ -223,7 +225,8 @@ function jsonField(value, label, required = true, note = undefined) {
 
 /** @param {any} value */
 function isObject(value) {
-  return typeof value === "object" && value !== null && !Array.isArray(value);
+  if (Array.isArray(value) || value instanceof Long) return false;
+  return typeof value === "object" && value !== null;
 }
 
 /** True if two JSON values are equal. @param {any} one @param {any} other @returns {boolean} */
@@ -232,6 +235,7 @@ export function same(one, other) {
     if (Array.isArray(one) && Array.isArray(other)) {
       return one.length === other.length && one.every((item, i) => same(item, other[i]));
     }
+    if (one instanceof Long && other instanceof Long) return one.text === other.text;
     return one === other;
   }
   const names = Object.keys(one);

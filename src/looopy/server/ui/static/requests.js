@@ -5,8 +5,13 @@
 import {credentials} from "./credentials.js";
 import {h} from "./dom.js";
 import {formOf, same} from "./form.js";
+import {isRounded} from "./json.js";
 import {code} from "./markdown.js";
 import {duration, pretty} from "./text.js";
+
+const ROUNDED =
+  "This browser shows a number rounded here, as it has too many digits. If you approve, the tool" +
+  " gets the exact one. Browsers from 2025 on show it, and can change the arguments.";
 
 /** @typedef {(inputs: Record<string, unknown>) => Promise<void>} Answer */
 
@@ -66,7 +71,8 @@ function expiry(request) {
 
 /** @param {any} request @param {(value: () => unknown) => void} send */
 function approval(request, send) {
-  const editable = request.schema && Object.keys(request.args ?? {}).length > 0;
+  const rounded = isRounded(request.args);
+  const editable = request.schema && !rounded && Object.keys(request.args ?? {}).length > 0;
   const form = editable ? formOf(request.schema, request.args, "Arguments") : null;
   const note = h("textarea", {id: `note-${request.request_id}`, rows: 1});
   const approve = h("button", {type: "button", class: "main", onclick: agreed}, "Approve");
@@ -94,6 +100,7 @@ function approval(request, send) {
     });
   return [
     form?.element ?? code(pretty(request.args), "arguments"),
+    ...(rounded ? [h("p", {class: "faint"}, ROUNDED)] : []),
     h("div", {class: "field"}, h("label", {for: note.id}, "Note or reason, for the model"), note),
     h(
       "div",
