@@ -321,6 +321,27 @@ async def test_a_turn_is_the_same_when_it_is_replayed(stores, story):
     assert (await stores.state.load("c")).turn_count == len(await recordings(stores))
 
 
+async def test_a_replay_logs_no_failure_of_then(stores, caplog):
+    """Neither that of the turn nor that of its tool, which does not run again."""
+
+    @tool(effects="none")
+    def broken() -> str:
+        """Fail."""
+        raise KeyError("a bug")
+
+    tools = [broken]
+    async with agent_of(stores, tool_call("broken"), failure(LLMError), tools=tools) as agent:
+        await agent.execute_turn("fail")
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * 2
+    caplog.clear()
+    (one,) = await recordings(stores)
+    for other in (agent_of(stores, tools=tools), None):
+        found = await replay(one, other)
+        assert found.difference is None
+        assert found.now.outcome == "failed"
+    assert caplog.records == []
+
+
 async def test_a_turn_whose_process_died_is_replayed_up_to_there(stores):
     """The end that another process wrote is no difference."""
     agent = agent_of(stores, tool_call("hang"))

@@ -44,6 +44,7 @@ class Given:
         spent: The usage of the context's turns before this one.
         meter: Counts model calls of tools in accounts that limit them; `None`: there are none.
         watch: Makes the turn's spans and metrics; `None`: they are not wanted.
+        is_replay: The turn has happened before. The log does not say again that it failed.
     """
 
     context: TurnContext
@@ -59,6 +60,7 @@ class Given:
     spent: Spent = field(default_factory=Spent)
     meter: "Meter | None" = None
     watch: "TurnWatch | None" = None
+    is_replay: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -209,10 +209,11 @@ def _close(turn: Turn) -> Group:
         error = progress.error or LooopyError(f"the turn failed: {stop}")
         text = repair(error.message)  # it may quote a server
         out.emit(TurnError, code=stop.value, text=text, error=error)
-        place = {"context_id": turn.given.context.context_id, "turn": turn.given.context.turn}
-        _logger.warning(
-            "context %s, turn %s failed (%s): %s", *place.values(), stop.value, text, extra=place
-        )
+        if not turn.given.is_replay:
+            context = turn.given.context
+            place = {"context_id": context.context_id, "turn": context.turn}
+            said = "context %s, turn %s failed (%s): %s"
+            _logger.warning(said, *place.values(), stop.value, text, extra=place)
     messages = tuple(progress.added)
     out.emit(TurnEnd, outcome=outcome, stop_reason=stop, messages=messages, usage=progress.usage)
     heard = turn.given.inbox.heard if stop in NATURAL else None  # else whatever comes, it ends

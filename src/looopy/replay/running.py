@@ -231,6 +231,7 @@ class _Stage:
             inbox=AsSaid(script),
             output_type=self.output_type,
             spent=Spent(recording.spent),
+            is_replay=True,
         )
         events: list[AgentEvent] = []
         plan = _plan(recording, self.known)
