@@ -35,7 +35,8 @@ class PriceList:
             the application with its `set_custom_snapshot`.
         version: The version of the package.
         known_until: The first day of the newest price in it; of a fetched list the day it was
-            fetched, of an own one `None`. The list knows no change of a price after it.
+            fetched. The list knows no change of a price after it. `None`: unknown, as of an own
+            list.
     """
 
     source: Literal["installed", "fetched", "own"]
@@ -80,10 +81,10 @@ def price_list() -> PriceList | None:
             return PriceList("fetched", version, used.timestamp.date())
         if used.providers is not data.providers:
             return PriceList("own", version)
-        return PriceList("installed", version, _installed_until())
     except Exception:
-        _logger.exception("the age of the prices of genai-prices cannot be told")
+        _logger.exception("the prices of genai-prices cannot be used")
         return None
+    return PriceList("installed", version, _installed_until())
 
 
 def warn_if_old() -> None:
@@ -106,7 +107,11 @@ def _installed_until() -> date | None:
     """The newest day in the installed list that had come when it was installed."""
     from genai_prices import data
 
-    days = sorted(day for day in _first_days(data.providers) if day <= _today())
+    try:
+        days = sorted(day for day in _first_days(data.providers) if day <= _today())
+    except Exception:
+        _logger.exception("the age of the prices of genai-prices cannot be told")
+        return None
     try:
         installed = datetime.fromtimestamp(Path(data.__file__).stat().st_mtime, UTC).date()
     except (OSError, TypeError, ValueError):
@@ -120,7 +125,7 @@ def _first_days(providers: Any) -> Iterator[date]:
     for provider in providers:
         for model in provider.models:
             prices = model.prices if isinstance(model.prices, list) else []
-            for one in (*prices, *(model.price_variants or ())):
+            for one in (*prices, *(getattr(model, "price_variants", None) or ())):
                 day = getattr(one.constraint, "start_date", None)
                 if day is not None:
                     yield day
