@@ -60,9 +60,11 @@ class _Watch(Protocol):
     @property
     def broken(self) -> bool:
         """True once the watch of the turn has failed."""
+        ...
 
     def give_up(self) -> str:
         """Watch the turn no longer, and return the id of its context."""
+        ...
 
 
 W = TypeVar("W", bound=_Watch)
