@@ -473,7 +473,7 @@ class Books:
             least, greatest = (0 if asked != "held" else most), (0 if asked == "refused" else most)
             if used is not None and asked != "refused":
                 least = min(least, used)
-                if self.found.get(name):
+                if name in self.found:  # if it was not there, an earlier try had settled it
                     least = greatest = used
             low, high = low + least, high + greatest
         return low, high
