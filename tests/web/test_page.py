@@ -604,6 +604,7 @@ async def test_a_credential_goes_with_its_answer_and_files_with_their_message(
         await _attaches(page, stores)
         await _waits_for_a_budget(page, host)
         await _tells_unknown_costs(page, host)
+        await _marks_a_wait_for_the_budget(page)
         await _stops(page, url)
         await _keeps_long_numbers(page, host, stores)
 
@@ -784,6 +785,21 @@ async def _tells_unknown_costs(page: Page, host: AgentHost) -> None:
     sums = "async (all) => (await import('/ui/text.js')).costOfAll(all)"  # timelines and replays
     assert await tab.evaluate(sums, [{"cost": {"total": 0.5}}, {"cost": None}]) == "$0.50 + unknown"
     await page.is_accessible()
+
+
+async def _marks_a_wait_for_the_budget(page: Page) -> None:
+    await page.tab.evaluate("location.hash = '#/c/poor/timeline/1'")
+    await page.sees(".panel .legend:has-text('$ budget')")
+    assert await page.tab.locator(".panel .mark.budget text").all_text_contents() == ["$", "$"]
+    titles = await page.tab.locator(".panel .mark title").all_text_contents()
+    waits = re.compile(r"[\d:]+ Waits for the budget: .*Budget\.owner_day_tokens")
+    assert [bool(waits.match(one)) for one in titles] == [True, True], titles
+    assert not await page.tab.is_visible(".panel .legend:has-text('question')")
+    await page.tab.set_viewport_size({"width": 375, "height": 780})
+    narrow = "one => one.offsetWidth <= one.parentElement.clientWidth"
+    assert await page.tab.eval_on_selector(".panel .facts-table", narrow)
+    await page.is_accessible()
+    await page.tab.set_viewport_size({"width": 1440, "height": 900})
 
 
 async def _keeps_long_numbers(page: Page, host: AgentHost, stores: Stores) -> None:

@@ -165,7 +165,7 @@ def _schemas(limits: Limits) -> Json:
         ),
         "Mark": _open(
             {
-                "kind": {"enum": ["approval", "asks", "artifact", "error", "message"]},
+                "kind": {"enum": ["approval", "asks", "artifact", "budget", "error", "message"]},
                 "name": _TEXT,
                 "at": _TIME,
             }

@@ -154,6 +154,9 @@ class _Run:
         elif isinstance(event, ApprovalDecided):
             said = {"decision": event.decision, "actor_id": event.actor_id, "text": event.text}
             self._mark("approval", event.tool_name, event, **said)
+        elif isinstance(event, InputRequired) and not event.pending:
+            self._mark("budget", "", event, text=event.reason[:_LONGEST_TEXT])
+            return
         elif isinstance(event, (InputRequired, AuthRequired)):
             names = ", ".join(request.tool_name for request in event.pending)
             self._mark("asks", names, event)

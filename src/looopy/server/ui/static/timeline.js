@@ -475,6 +475,7 @@ function words(span, run, brief = false) {
 const SIGNS = /** @type {Record<string, string>} */ ({
   approval: "✓",
   asks: "?",
+  budget: "$",
   artifact: "◆",
   error: "!",
   message: "➤",
@@ -485,7 +486,8 @@ const SIGNS = /** @type {Record<string, string>} */ ({
 function markWords(one) {
   const known = /** @type {Record<string, string>} */ ({
     approval: `${one.name}: ${one.decision}${one.actor_id ? ` by ${one.actor_id}` : ""}${one.text ? `, ${one.text}` : ""}`,
-    asks: one.name ? `Asks about ${one.name}` : "Asks for more of the budget",
+    asks: `Asks about ${one.name}`,
+    budget: `Waits for the budget: ${one.text}`,
     artifact: `Artifact ${one.name}, version ${one.version}`,
     error: `Error ${one.name}: ${one.text}`,
     message: `Message: ${one.name}`,
@@ -558,6 +560,7 @@ function legend(runs) {
     kinds.has("model") ? "1, 2: iterations" : "",
     kinds.has("approval") ? "✓ approval" : "",
     kinds.has("asks") ? "? question" : "",
+    kinds.has("budget") ? "$ budget" : "",
     kinds.has("artifact") ? "◆ artifact" : "",
     kinds.has("message") ? "➤ message" : "",
     kinds.has("error") ? "! error" : "",
