@@ -556,6 +556,10 @@ async def test_a_credential_goes_with_its_answer_and_files_with_their_message(
         await context.artifacts.save("sent.json", sent)
         return json.dumps(sent)
 
+    @tool
+    async def note() -> str:
+        return "noted"
+
     asked: list[Any] = []
 
     async def held(request: Any) -> Any:
@@ -566,6 +570,8 @@ async def test_a_credential_goes_with_its_answer_and_files_with_their_message(
 
     def build(context_id: str, stores: Stores) -> Agent:
         replies = [tool_call("push"), text("Pushed.")] if context_id in KINDS else [text("I see.")]
+        if context_id == "pages":
+            replies = [tool_call("note"), *[text("Noted.")] * 20]
         if context_id.startswith("account"):
             account = 7 if context_id == "account-short" else LONG
             replies = [tool_call("transfer", account=account, cents=1), text("Sent.")]
@@ -573,7 +579,7 @@ async def test_a_credential_goes_with_its_answer_and_files_with_their_message(
         if context_id == "poor":
             model = Billed([text("I see."), text("More.")])
         config = POOR if context_id == "poor" else LoopConfig()
-        tools = [push, transfer]
+        tools = [push, transfer, note]
         return Agent(
             context_id, llm_provider=model, tools=tools, stores=stores, loop_config=config
         )
@@ -605,6 +611,7 @@ async def test_a_credential_goes_with_its_answer_and_files_with_their_message(
         await _waits_for_a_budget(page, host)
         await _tells_unknown_costs(page, host)
         await _marks_a_wait_for_the_budget(page)
+        await _knows_times_across_pages(page, host)
         await _stops(page, url)
         await _keeps_long_numbers(page, host, stores)
 
@@ -800,6 +807,17 @@ async def _marks_a_wait_for_the_budget(page: Page) -> None:
     assert await page.tab.eval_on_selector(".panel .facts-table", narrow)
     await page.is_accessible()
     await page.tab.set_viewport_size({"width": 1440, "height": 900})
+
+
+async def _knows_times_across_pages(page: Page, host: AgentHost) -> None:
+    """A page of messages begins with the result of a call, which lies on the page before it."""
+    async with host.agent("pages", AuthContext("local")) as agent:
+        for _ in range(20):
+            await agent.execute_turn("Note it.", AuthContext("local"))
+    await page.tab.evaluate("location.hash = '#/c/pages'")
+    await page.sees(".contexts a[aria-current]:has-text('pages')", ".call:has-text('note')")
+    await page.tab.click("button:has-text('earlier messages')")
+    await page.sees(".log .bubble >> nth=19", ".call.done:has-text('note') .faint:has-text('ms')")
 
 
 async def _keeps_long_numbers(page: Page, host: AgentHost, stores: Stores) -> None:

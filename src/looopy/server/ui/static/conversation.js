@@ -105,11 +105,14 @@ export class Conversation extends EventTarget {
     const path = at(this.id, `/messages?before=${this.older}&limit=${PAGE}&clip=${CLIP}`);
     const page = await get(path);
     this.older = page.next;
+    const [next] = [...this.entries.values()]
+      .filter((one) => one.message.role !== "toolResult") // its call may lie on this page
+      .sort((a, b) => a.position - b.position);
     for (const entry of page.items) this.entries.set(entry.position, entry);
     this.placeAll();
     await this.loadTurns();
     this.emit("older");
-    void this.recall(page.items[0], page.items.at(-1)?.seq ?? 0);
+    void this.recall(page.items[0], next?.seq ?? this.seq);
   }
 
   /**
