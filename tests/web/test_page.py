@@ -837,6 +837,9 @@ async def _keeps_long_numbers(page: Page, host: AgentHost, stores: Stores) -> No
 
     await asks("account-edited")
     assert await tab.locator(".request input[type=number]").count() == 2
+    await tab.fill(cents, f"{LONG}.0")
+    await tab.click(".request .actions .main")
+    await page.sees(".request .error:has-text('in digits alone')")
     await tab.fill(cents, str(LONG + 2))
     await page.tab_to(".request .actions .main")
     await page.press("Enter")

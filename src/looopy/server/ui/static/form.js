@@ -149,7 +149,11 @@ function fieldOf(schema, value, label, required = true) {
     const input = h("input", {type: "number", ...bounds, ...about, value: value ?? ""});
     const read = () => {
       if (!input.checkValidity()) throw new Error(`${label}: ${input.validationMessage}`);
-      return input.value === "" ? empty() : numberOf(input.value);
+      if (input.value === "") return empty();
+      const isPlain = /^-?\d+$/.test(input.value) || Number.isSafeInteger(Number(input.value));
+      if (step === 1 && !isPlain)
+        throw new Error(`${label}: write such a long number in digits alone`); // it was rounded
+      return numberOf(input.value);
     };
     return {element: around(input), read};
   }
