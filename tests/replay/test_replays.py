@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from looopy import Agent, AuthContext, Budget, ToolContext, tool
+from looopy import Agent, AuthContext, Budget, Plugin, ToolContext, tool
 from looopy.agent.hosted import break_off, making_of
 from looopy.errors import ContextNotFound, LLMError, OutputInvalid, ValueRefused
 from looopy.llm.render import CANCELLED, NOT_STARTED, OUTCOME_UNKNOWN
@@ -21,7 +21,7 @@ from looopy.stores.opening import open_stores
 from looopy.testing import ScriptedProvider, failure, text, tool_call
 from looopy.testing.faults import SpyStores
 from looopy.testing.replays import replay_turn
-from looopy.tools import Ask, NeedsInput
+from looopy.tools import ArtifactTools, Ask, NeedsInput, Skill, Skills
 from looopy.types.approval import Approve, Deny
 from looopy.types.config import LoopConfig, RetryPolicy
 from looopy.types.message import AssistantMessage, StopReason, ToolResultMessage
@@ -696,6 +696,40 @@ async def test_a_cancel_that_met_the_last_commit_is_replayed(stores):
         found = await replay(one, other)
         assert found.difference is None
         assert found.now.outcome == "cancelled"
+
+
+async def test_tools_and_prompts_of_local_sources_are_compared(stores):
+    """Artifacts, skills and plugins need no server; another source may, and is left out."""
+
+    class Served:
+        """A source that says nothing about where its tools come from."""
+
+        def list_tools(self) -> Sequence[Any]:
+            """One tool."""
+            return [look]
+
+    def sources(skill: str = "Be brief.", **plugin: Any) -> list[Any]:
+        skills = Skills([Skill("brevity", skill, "One sentence.")])
+        mine = Plugin("mine", tools=[look, skills], prompts=["Look first."], **plugin)
+        return [ArtifactTools(), mine]
+
+    replies = tool_call("look", word="a"), text("hi")
+    async with agent_of(stores, *replies, tools=sources()) as agent:
+        await agent.execute_turn("go")
+    (one,) = await recordings(stores)
+    ran.clear()
+    same = await replay(one, agent_of(stores, tools=sources()))
+    assert (same.difference, same.left_out, same.gone, ran) == (None, [], [], [])
+    now = await replay(one, agent_of(stores, tools=sources("Be long.")))
+    assert now.difference is not None
+    assert "system prompt" in now.difference.text
+    now = await replay(one, agent_of(stores, tools=sources()[:1]))
+    assert now.difference is not None
+    assert (now.difference.kind, now.gone) == ("request", ["look"])
+    for others in ([ArtifactTools(), Served()], sources(is_enabled=lambda: True)):
+        now = await replay(one, agent_of(stores, tools=others))
+        assert now.difference is None
+        assert len(now.left_out) == 1
 
 
 async def test_tools_that_are_offered_to_some_are_not_compared(stores):

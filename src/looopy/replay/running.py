@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from looopy.agent.agent import Agent
 from looopy.agent.hosted import Making, making_of
@@ -37,11 +37,11 @@ from looopy.replay.differences import (
     tools_of,
 )
 from looopy.replay.recording import Recording, answers_of, recording_of, results_of
-from looopy.tools.base import Tool
+from looopy.tools.base import Tool, ToolProvider
 from looopy.tools.call.run import NOT_FOUND
-from looopy.tools.gather import wrap_tools
+from looopy.tools.gather import gather_tools, prompts_of, wrap_tools
 from looopy.types.config import Budget, Hooks, LoopConfig, RetryPolicy
-from looopy.types.context import TurnContext
+from looopy.types.context import PromptPart, TurnContext
 from looopy.types.event import AgentEvent, durable
 from looopy.types.message import (
     AssistantMessage,
@@ -114,7 +114,8 @@ async def replay_made(
 ) -> Replayed:
     """As `replay`, which checks its arguments, with the parts of an agent."""
     script = Script(recording)
-    stage = _Stage.of(recording, making, script, output_type)
+    sources = [] if making is None else await _listed(making)
+    stage = _Stage.of(recording, making, sources, script, output_type)
     events = await stage.play(recording, script)
     now = recording_of(durable(events), before=recording.before)
     cut_off, surplus = script.over.is_set(), script.surplus
@@ -153,7 +154,7 @@ class _Stage:
     """
 
     provider: AsThen
-    tools: Sequence[Tool]
+    sources: Sequence[Tool | ToolProvider]
     context: TurnContext
     config: LoopConfig
     output_type: Any
@@ -163,25 +164,35 @@ class _Stage:
 
     @classmethod
     def of(
-        cls, recording: Recording, making: Making | None, script: Script, output_type: Any
+        cls,
+        recording: Recording,
+        making: Making | None,
+        listed: Sequence[_Listed],
+        script: Script,
+        output_type: Any,
     ) -> _Stage:
-        tools, left_out = list[Tool](), list[str]()
+        sources, left_out = list[Tool | ToolProvider](), list[str]()
+        names = set[str]()
         unknown, elsewhere, chosen = set[str](), list[str](), list[str]()
         if making is None:
             unknown = set(PARTS)
             left_out.append("requests: no agent was given to compare them with")
         else:
-            for source in wrap_tools(making.tools):
-                if isinstance(source, Tool):
-                    if source.is_enabled is not None:
-                        chosen.append(source.name)
-                    tools.append(answering(source, script))
-                else:
+            for source, tools in listed:
+                if tools is None:
                     elsewhere.append(type(source).__name__)
+                    continue
+                chosen += [tool.name for tool in tools if tool.is_enabled is not None]
+                names |= {tool.name for tool in tools}
+                answered = [answering(tool, script) for tool in tools]
+                if isinstance(source, Tool):
+                    sources += answered
+                else:
+                    sources.append(_Answering(source, answered))
             if elsewhere:
                 unknown |= {"tools", "prompt"}
                 left_out.append(
-                    f"tools and prompts of {', '.join(elsewhere)}: they are listed by a server"
+                    f"tools and prompts of {', '.join(elsewhere)}: a replay does not ask for them"
                 )
             if chosen:
                 unknown.add("tools")
@@ -189,12 +200,11 @@ class _Stage:
                     f"tools of requests: is_enabled of {', '.join(chosen)} may depend on the caller"
                 )
         kind = output_type_of(output_type)
-        names = {tool.name for tool in tools}
         called = _called(recording)
         answers_by_tool = _answers_by_tool(recording)
         called -= {FINAL_ANSWER} if kind is not None else set()  # the loop offers it
         if making is None or elsewhere:
-            tools += [stand_in(name, script) for name in sorted(called - names)]
+            sources += [stand_in(name, script) for name in sorted(called - names)]
             names |= called
         if kind is None and answers_by_tool:
             raise ValueRefused(
@@ -203,7 +213,7 @@ class _Stage:
             )
         return cls(
             provider=AsThen(script, _abilities(recording, making)),
-            tools=tools,
+            sources=sources,
             context=TurnContext(
                 context_id=recording.context_id,
                 turn=recording.turn,
@@ -224,7 +234,7 @@ class _Stage:
         given = Given(
             context=self.context,
             provider=self.provider,
-            sources=tuple(self.tools),
+            sources=tuple(self.sources),
             config=self.config,
             redactor=Redactor(),
             view=View(history),
@@ -255,6 +265,38 @@ class _Stage:
             with suppress(asyncio.CancelledError):
                 await turn
         return events
+
+
+_Listed: TypeAlias = tuple[Tool | ToolProvider, Sequence[Tool] | None]
+
+
+async def _listed(making: Making) -> Sequence[_Listed]:
+    """The sources of an agent, each with its tools; `None` if they may come from a server."""
+    listed: list[_Listed] = []
+    for source in wrap_tools(making.tools):
+        if isinstance(source, Tool):
+            listed.append((source, [source]))
+        elif getattr(source, "is_local", False) is True:
+            listed.append((source, list((await gather_tools([source])).values())))
+        else:
+            listed.append((source, None))
+    return listed
+
+
+class _Answering:
+    """A source whose calls get the recorded results; its prompts are those of *source*."""
+
+    def __init__(self, source: ToolProvider, tools: Sequence[Tool]) -> None:
+        self._source = source
+        self._tools = tools
+
+    def list_tools(self) -> Sequence[Tool]:
+        """The tools, which do nothing."""
+        return self._tools
+
+    async def system_prompts(self, turn: TurnContext) -> Sequence[PromptPart]:
+        """The prompts of the source itself."""
+        return await prompts_of([self._source], turn)
 
 
 def _plan(recording: Recording, known: Collection[str]) -> TurnPlan:

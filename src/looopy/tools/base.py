@@ -348,6 +348,9 @@ class ToolProvider(Protocol):
     called in a turn instead (see `TurnToolProvider`). `system_prompts(turn)`, sync or async,
     returns parts of the system prompt. `acquire()` and `release()` are called when an agent begins
     and ceases to use it (see `SharedToolProvider`).
+
+    A source that lists its tools and prompts without a server may set the attribute `is_local` to
+    `True`: a replay then compares them.
     """
 
     def list_tools(self) -> Sequence[Tool] | Awaitable[Sequence[Tool]]:

@@ -20,7 +20,7 @@ import base64
 import codecs
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from looopy.errors import ArtifactNotFound
 from looopy.tools.base import Tool, ToolContext, ToolResult
@@ -56,6 +56,8 @@ class ArtifactTools:
     Args:
         read_only: Offer only the tools that read.
     """
+
+    is_local: Final = True
 
     def __init__(self, *, read_only: bool = False) -> None:
         self._tools = [*_LOOKING] if read_only else [*_WRITING, *_LOOKING]

@@ -55,6 +55,14 @@ class Plugin(UsesSources):
         self._sources = wrap_tools(tools)
         self._prompts = [as_part(one) for one in prompts]
 
+    @property
+    def is_local(self) -> bool:
+        """True if it is always on, and all of its sources are local."""
+        return self.is_enabled is None and all(
+            isinstance(one, Tool) or getattr(one, "is_local", False) is True
+            for one in self._sources
+        )
+
     async def list_tools(self) -> Sequence[Tool]:
         """All of its tools."""
         return list((await gather_tools(self._sources)).values())

@@ -15,7 +15,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self, TypeAlias
+from typing import Any, Final, Self, TypeAlias
 
 from looopy.errors import ConfigurationError, ToolError
 from looopy.tools.base import Tool, ToolContext, ToolResult
@@ -127,6 +127,8 @@ class Skills:
     Raises:
         ConfigurationError: The list is empty, or two skills share a name (case aside).
     """
+
+    is_local: Final = True
 
     def __init__(
         self,
