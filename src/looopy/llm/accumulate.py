@@ -13,13 +13,12 @@ judged here and nowhere else: a JSON object that every store can keep, or `inval
 
 from __future__ import annotations
 
-import json
-import math
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal
 
+from looopy.types.arguments import read_json
 from looopy.types.constructors import maker
 from looopy.types.message import (
     NO_USAGE,
@@ -36,13 +35,9 @@ from looopy.types.message import (
     now_ms,
 )
 from looopy.types.request import StreamEvent, StreamEventType
-from looopy.types.storable import MAX_INT, is_within_levels
 
 if TYPE_CHECKING:
     from looopy.llm.logprobs import Logprobs
-
-MAX_ARGUMENT_DEPTH = 60
-"""Levels of nesting in a call's arguments; a stored message adds a few and stores take 64."""
 
 _event = maker(StreamEvent)
 _START: dict[str, StreamEventType] = {"text": "text_start", "thinking": "thinking_start"}
@@ -438,29 +433,7 @@ def parse_arguments(raw: str) -> tuple[dict[str, Any], str | None]:
     if not raw.strip():
         return {}, None
     try:
-        value = json.loads(
-            raw, parse_constant=_refuse_constant, parse_int=_read_int, parse_float=_read_float
-        )
-    except (ValueError, RecursionError):
+        value = read_json(raw)
+    except ValueError:
         return {}, raw
-    if not isinstance(value, dict) or not is_within_levels(value, MAX_ARGUMENT_DEPTH):
-        return {}, raw
-    return value, None
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON number")
-
-
-def _read_int(digits: str) -> int:
-    value = int(digits)
-    if not -MAX_INT <= value < MAX_INT:
-        raise ValueError("the integer does not fit 64 bits")
-    return value
-
-
-def _read_float(digits: str) -> float:
-    value = float(digits)
-    if not math.isfinite(value):
-        raise ValueError("the number is too large")
-    return value
+    return (value, None) if isinstance(value, dict) else ({}, raw)

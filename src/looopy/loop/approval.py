@@ -22,6 +22,7 @@ from looopy.loop.parts import Turn
 from looopy.tools.base import Tool, ToolContext
 from looopy.tools.call.hooks import ToolHooks, ask_hook
 from looopy.tools.call.results import Answer, error_text, failure
+from looopy.tools.call.run import unusable
 from looopy.tools.schema import shorten, validate
 from looopy.types.approval import Approve
 from looopy.types.message import ToolCall
@@ -29,7 +30,6 @@ from looopy.types.storable import dump, repair
 
 _MAX_EDIT_CHARS = 2_000
 _MAX_SCHEMA_CHARS = 64 * 1024
-_UNFIT = "The tool did not run: its arguments are no JSON object."
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ async def may_run(
         return None
     try:
         if call.invalid_arguments is not None:
-            return hooks.after_deciding(failure(_UNFIT))
+            return hooks.after_deciding(failure(unusable(tool.name, call.invalid_arguments)))
         if tool.coerce:  # as the executor does: arguments that do not fit yet may fit then
             from looopy.tools.call.coerce import coerce  # most tools do not
 

@@ -103,12 +103,19 @@ def bad(make_agent, stores):
 # --- the model ---
 
 
-async def test_malformed_json_is_shown_back(bad, note, ran):
-    """The text is shown back; the tool does not run."""
-    broken = replace(call("note"), invalid_arguments='{"n": "a", ')
-    result, [answer] = await bad(Says(calls(broken)), note)
+@pytest.mark.parametrize("asks", [False, True])
+@pytest.mark.parametrize(
+    ("sent", "why"),
+    [('{"n": "a", ', "not valid JSON"), ('{"n": 9223372036854775808}', "does not fit 64 bits")],
+)
+async def test_arguments_that_no_store_can_keep_are_shown_back(bad, note, ran, asks, sent, why):
+    """With the reason; nobody is asked to approve such a call, and the tool does not run."""
+    one = tool(note.function, needs_approval=asks)
+    broken = replace(call("note"), invalid_arguments=sent)
+    result, [answer] = await bad(Says(calls(broken)), one)
     assert (answer.is_error, ran, result.outcome) == (True, [], Outcome.COMPLETED)
-    assert 'Received: {"n": "a", ' in answer.text
+    assert f"Received: {sent}" in answer.text
+    assert why in answer.text
 
 
 async def test_an_unknown_tool_is_told_of_others(bad, note, ran):

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from looopy.errors import LLMUnavailable
-from looopy.llm.accumulate import MAX_ARGUMENT_DEPTH, Accumulator, parse_arguments
+from looopy.llm.accumulate import Accumulator, parse_arguments
+from looopy.types.arguments import MAX_ARGUMENT_DEPTH
 from looopy.types.message import StopReason, TextContent, ThinkingContent, ToolCall, Usage
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import json
 import logging
 from collections.abc import Callable, Collection, Sequence
 from contextvars import Context
@@ -27,6 +26,7 @@ from looopy.tools.call.hooks import ToolHooks
 from looopy.tools.call.results import Answer, error_text, exceeds, failure, to_answer
 from looopy.tools.call.retry import RetryCall, call_again, execute
 from looopy.tools.schema import MAX_RECEIVED_CHARS, json_type, shorten, validate
+from looopy.types.arguments import read_json
 from looopy.types.constructors import amended
 from looopy.types.message import ToolCall, ToolResultMessage
 
@@ -183,7 +183,7 @@ class _Attempt:
             raise InvalidToolArguments(_cut(tool.name), tool_name=tool.name, call_id=call.id)
         if call.invalid_arguments is not None:
             raise InvalidToolArguments(
-                _not_an_object(tool.name, call.invalid_arguments),
+                unusable(tool.name, call.invalid_arguments),
                 tool_name=tool.name,
                 call_id=call.id,
             )
@@ -278,15 +278,14 @@ def _not_found(name: str, known: Sequence[str]) -> str:
     return f"{text} Available tools: {', '.join(known[:_MAX_LISTED])}{more}."
 
 
-def _not_an_object(name: str, received: str) -> str:
+def unusable(name: str, received: str) -> str:
+    """The text for a model whose arguments are no JSON object that can be kept."""
     try:
-        problem = f"of type {json_type(json.loads(received))}"
-    except RecursionError:
-        problem = "nested too deeply to be read"
+        problem = f"of type {json_type(read_json(received))}"
     except ValueError as error:
-        problem = f"not valid JSON ({error})"
+        problem = str(error)
     return (
-        f"The arguments of {name!r} are no JSON object; the tool did not run. They are {problem}.\n"
+        f"The arguments of {name!r} cannot be used; the tool did not run. They are {problem}.\n"
         f"Received: {shorten(received, MAX_RECEIVED_CHARS)}\n"
         "Call the tool again with one JSON object that fits its schema."
     )
