@@ -572,6 +572,9 @@ async def test_a_credential_goes_with_its_answer_and_files_with_their_message(
         replies = [tool_call("push"), text("Pushed.")] if context_id in KINDS else [text("I see.")]
         if context_id == "pages":
             replies = [tool_call("note"), *[text("Noted.")] * 20]
+        if context_id == "both":
+            calls = [tool_call("transfer", account=one, cents=one) for one in (1, 2)]
+            replies = [tuple(calls), text("Sent.")]
         if context_id.startswith("account"):
             account = 7 if context_id == "account-short" else LONG
             replies = [tool_call("transfer", account=account, cents=1), text("Sent.")]
@@ -607,7 +610,9 @@ async def test_a_credential_goes_with_its_answer_and_files_with_their_message(
         assert "pushed with [redacted]" in shown
         assert SECRET not in shown
         assert SECRET not in repr(stores.state.backend.contexts)
+        await _keeps_what_was_typed(page, host)
         await _attaches(page, stores)
+        await _waits_for_the_server(page)
         await _waits_for_a_budget(page, host)
         await _tells_unknown_costs(page, host)
         await _marks_a_wait_for_the_budget(page)
@@ -635,6 +640,48 @@ async def _answers(page: Page, name: str) -> None:
     await page.say(said)
     await tab.click(".call.done summary")
     await page.sees("text=pushed with [redacted]", ".turn-end.completed")
+
+
+async def _keeps_what_was_typed(page: Page, host: AgentHost) -> None:
+    """Into one request, while another one is answered."""
+    auth = AuthContext("local")
+    async with host.agent("both", auth) as agent:
+        await agent.execute_turn("Send both.", auth)
+    await page.tab.evaluate("location.hash = '#/c/both'")
+    await page.sees(".request >> nth=1")
+    await page.tab.fill(".request:nth-child(2) input >> nth=1", "5")
+    await page.tab.click(".request:nth-child(1) .main")
+    await page.sees(".call :text('approved')", ".request:first-child:last-child .main:enabled")
+    assert await page.tab.inner_text(".request .main") == "Approve with changes"
+    await page.tab.click(".request .main")
+    await page.sees(".call.done:has-text('cents: 5')", ".turn-end.completed")
+
+
+async def _waits_for_the_server(page: Page) -> None:
+    """A conversation that is opened while it is away comes with it; a failure is told as one."""
+    tab, files = page.tab, re.compile(r"/contexts/files($|\?|/messages)")
+    await tab.route(files, lambda route: route.abort())
+    await tab.evaluate("location.hash = '#/c/files'")
+    await page.sees(".chip.failed:has-text('Reconnecting')", ".chat-title:text-is('files')")
+    await tab.unroute(files)
+    await page.sees(".chip.ready", ".bubble:has-text('note.md')")
+    stream, said = re.compile(r"/contexts/both/events"), {"error": {"code": "internal_error"}}
+    asked: list[Any] = []
+
+    async def fail(route: Any) -> None:
+        asked.append(route)
+        body = f"event: problem\ndata: {json.dumps(said)}\n\n"
+        await route.fulfill(body=body, content_type="text/event-stream")
+
+    await tab.route(stream, fail)
+    await tab.evaluate("location.hash = '#/c/both'")
+    await page.sees(".chip.failed:has-text('has a problem')", ".call.done")
+    while len(asked) < 2:
+        await page.sees(".chip.failed:has-text('has a problem')")
+    await tab.unroute(stream)
+    await page.sees(".chip.ready")
+    await tab.evaluate("location.hash = '#/c/never'")
+    await page.sees("text=There is no conversation of this name")
 
 
 async def _attaches(page: Page, stores: Stores) -> None:

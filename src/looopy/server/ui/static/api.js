@@ -18,6 +18,13 @@ export class Problem extends Error {
   }
 }
 
+/** The server could not be reached. */
+export class Unreachable extends TypeError {
+  constructor() {
+    super("The server does not answer. Try again when it is back.");
+  }
+}
+
 /** Take the token out of the address, where `looopy serve` put it, and keep it for this tab. */
 export function takeToken() {
   const found = /^#token=(.+)$/.exec(location.hash);
@@ -59,7 +66,7 @@ export function at(id, rest = "") {
 export async function call(method, path, body, more = {}) {
   const said = body === undefined ? more : {...more, "Content-Type": "application/json"};
   const options = {method, headers: headers(said), body: body && written(body)};
-  const answer = await checked(await fetch(new URL(path, ROOT), options));
+  const answer = await checked(await fetched(path, options));
   return answer.status === 204 ? null : parsed(await answer.text());
 }
 
@@ -76,7 +83,7 @@ export function get(path) {
  * @returns {Promise<{blob: Blob, whole: boolean}>}
  */
 export async function download(path, most = Infinity) {
-  const answer = await checked(await fetch(new URL(path, ROOT), {headers: headers()}));
+  const answer = await checked(await fetched(path, {headers: headers()}));
   const reader = /** @type {ReadableStream<Uint8Array>} */ (answer.body).getReader();
   const parts = [];
   for (let read = 0; ;) {
@@ -88,6 +95,15 @@ export async function download(path, most = Infinity) {
       await reader.cancel();
       return {blob: new Blob(parts).slice(0, most), whole: false};
     }
+  }
+}
+
+/** @param {string} path @param {RequestInit} options */
+async function fetched(path, options) {
+  try {
+    return await fetch(new URL(path, ROOT), options);
+  } catch (error) {
+    throw error instanceof TypeError ? new Unreachable() : error;
   }
 }
 

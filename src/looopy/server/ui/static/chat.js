@@ -81,6 +81,10 @@ export class Chat {
     sizes.observe(this.element);
     this.drawing = 0;
     this.waiting = "";
+    /** The requests, with what was typed into them. @type {Map<string, {is: string, card: HTMLElement}>} */
+    this.asked = new Map();
+    /** The field in which somebody typed, or null. @type {HTMLElement | null} */
+    this.typing = null;
     conversation.addEventListener("change", (event) =>
       this.take(/** @type {any} */ (event).detail),
     );
@@ -459,9 +463,13 @@ export class Chat {
     const wanted = record.pending.map((/** @type {any} */ one) => one.request_id).join("\n");
     if (wanted !== this.waiting || !wanted) {
       this.waiting = wanted;
-      const answer = (/** @type {Record<string, unknown>} */ inputs) => conversation.answer(inputs);
-      const made = record.pending.map((/** @type {any} */ one) => requestCard(one, answer));
+      const active = /** @type {HTMLElement | null} */ (document.activeElement);
+      if (this.requests.contains(active)) this.typing = active;
+      const made = record.pending.map((/** @type {any} */ one) => this.requestOf(one));
       fill(this.requests, made);
+      if (this.requests.contains(this.typing) && document.activeElement === document.body)
+        this.typing?.focus();
+      if (wanted) this.forget(wanted);
       if (made.length) announce(`${record.pending[0].prompt || "The agent waits for you"}`);
     }
     this.newest.textContent = wanted ? "Waits for you ↓" : "Newest ↓";
@@ -495,6 +503,24 @@ export class Chat {
     }
     fill(this.after, parts);
     this.draw();
+  }
+
+  /** Keep nothing of answered requests. @param {string} wanted the ids of the others */
+  forget(wanted) {
+    this.typing = null;
+    const open = wanted.split("\n");
+    for (const id of this.asked.keys()) if (!open.includes(id)) this.asked.delete(id);
+  }
+
+  /** Its card: the one of before if another request was answered. @param {any} request */
+  requestOf(request) {
+    const is = pretty(request);
+    const known = this.asked.get(request.request_id);
+    if (known?.is === is && !known.card.querySelector("button:disabled")) return known.card;
+    const {conversation} = this;
+    const card = requestCard(request, (inputs) => conversation.answer(inputs));
+    this.asked.set(request.request_id, {is, card});
+    return card;
   }
 
   /** Why the last turn can be continued. @param {any} record */

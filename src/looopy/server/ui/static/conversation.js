@@ -6,7 +6,7 @@
  * listen for `change`; `what` of its detail says which part is new.
  */
 
-import {Problem, at, call, follow, get} from "./api.js";
+import {Problem, Unreachable, at, call, follow, get} from "./api.js";
 import {announce} from "./dom.js";
 import {lacksRoom} from "./text.js";
 
@@ -15,6 +15,7 @@ const PAGE = 40;
 const MOST_SHOWN = 400; // messages that are kept: older ones are loaded again when asked for
 const SLOWEST_S = 2;
 const REFRESHES = 5;
+const SETTLED_MS = 500; // how long a stream has to last after a refused one
 const RECALL_MS = 15_000; // how long the log of what is here already may take to come
 const STREAM = ["status_change", "tool_execution_update", "thinking"]
   .map((name) => `include=${name}`)
@@ -54,6 +55,9 @@ export class Conversation extends EventTarget {
     /** @type {number | null} */
     this.older = null;
     this.connected = false;
+    this.absent = false; // it begins with its first message
+    /** The server's reason for showing nothing new. @type {Problem | null} */
+    this.refused = null;
     this.seq = 0;
     this.newest = 0; // position of the model's last answer
     this.closing = new AbortController();
@@ -66,12 +70,21 @@ export class Conversation extends EventTarget {
 
   /** Load it, and follow it until `close`. */
   async open() {
-    try {
-      await this.load();
-    } catch (error) {
-      if (error instanceof Problem && error.code === "context_not_found")
-        return this.emit("absent");
-      throw error;
+    for (let tries = 0; !this.record; tries += 1) {
+      try {
+        await this.load();
+      } catch (error) {
+        if (this.closing.signal.aborted) return;
+        if (error instanceof Problem && error.code === "context_not_found") {
+          this.absent = true;
+          return this.emit("absent");
+        }
+        if (!isAway(error)) throw error;
+        this.record = null; // a part of it came
+        this.emit("connection");
+        await pause(Math.min(SLOWEST_S, 0.3 * 2 ** tries));
+      }
+      if (this.closing.signal.aborted) return;
     }
     void this.keepFollowing();
   }
@@ -84,6 +97,7 @@ export class Conversation extends EventTarget {
   /** Read everything anew. */
   async load() {
     this.record = await get(at(this.id));
+    this.absent = false;
     this.seq = this.record.last_seq;
     const below = this.record.last_position + 1;
     const page = await get(at(this.id, `/messages?before=${below}&limit=${PAGE}&clip=${CLIP}`));
@@ -241,24 +255,36 @@ export class Conversation extends EventTarget {
   }
 
   async keepFollowing() {
+    let settled = 0;
     let stale = false; // the server was lost, and has not said since how things stand
     for (let tries = 0; !this.closing.signal.aborted; tries += 1) {
       try {
         const path = at(this.id, `/events?format=compact&${STREAM}&clip=${CLIP}&after=${this.seq}`);
-        const opened = () => {
+        const follows = () => {
           tries = 0;
           this.connected = true;
+          this.refused = null;
           this.emit("connection");
           if (stale) void this.refresh().catch(() => {}); // it ends a turn that a dead process left
           stale = false;
         };
-        for await (const frame of follow(path, this.closing.signal, opened)) this.take(frame);
+        const opened = () => {
+          if (this.refused) settled = setTimeout(follows, SETTLED_MS); // it may be refused again
+          else follows();
+        };
+        for await (const frame of follow(path, this.closing.signal, opened)) {
+          if (frame.name === "problem") throw problemOf(frame.data?.error);
+          this.take(frame);
+        }
       } catch (error) {
         if (this.closing.signal.aborted) return;
+        this.refused = error instanceof Problem && !isAway(error) ? error : null;
         if (error instanceof Problem && error.status < 500 && error.status !== 429) {
           if (error.code !== "invalid_place") return this.emit("lost", error);
           await this.load().catch(() => {}); // the log is another one
         }
+      } finally {
+        clearTimeout(settled);
       }
       if (this.closing.signal.aborted) return;
       this.connected = false;
@@ -510,6 +536,18 @@ function within(lengths, path) {
   if (!lengths) return undefined;
   const inside = Object.entries(lengths).filter(([name]) => name.startsWith(path));
   return Object.fromEntries(inside.map(([name, length]) => [name.slice(path.length), length]));
+}
+
+/** True if a later request may be answered. @param {unknown} error */
+function isAway(error) {
+  if (error instanceof Unreachable) return true;
+  return error instanceof Problem && [429, 502, 503, 504].includes(error.status);
+}
+
+/** What ended a stream; only a conversation that is gone ends it for good. @param {any} said */
+function problemOf(said) {
+  const status = {context_not_found: 404, internal_error: 500}[said?.code] ?? 503;
+  return new Problem(status, said);
 }
 
 /** Wait, but no longer than until the machine is online or the page is looked at again. */

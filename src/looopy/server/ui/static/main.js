@@ -22,6 +22,7 @@ const TABS = /** @type {const} */ (["timeline", "artifacts", "usage"]);
 const PANELS = /** @type {const} */ ([...TABS, "replay"]);
 const TITLES = {timeline: "Timeline", artifacts: "Artifacts", usage: "Usage", replay: "Replay"};
 const LIVE_MS = 1000;
+const ABSENT = "There is no conversation of this name. It begins with your first message.";
 
 class App {
   constructor() {
@@ -207,6 +208,7 @@ class App {
     );
     fill(this.place, chat.element);
     if (fresh) {
+      conversation.absent = true;
       this.panel = "";
       chat.all();
       fill(
@@ -227,6 +229,7 @@ class App {
   changed(conversation, {what, value}) {
     if (conversation !== this.conversation) return;
     if (what === "lost") this.gone(value);
+    if (what === "absent" && this.chat) fill(this.chat.after, h("p", {class: "empty"}, ABSENT));
     if (what === "connection") this.lost = !conversation.connected;
     if (what === "connection" && conversation.connected) this.problem(null);
     if (["all", "record", "turn", "connection", "absent"].includes(what)) {
@@ -273,7 +276,7 @@ class App {
       typeof first?.message.content === "string"
         ? first.message.content
         : first?.message.content?.[0]?.text;
-    const unnamed = record ? record.context_id : conversation ? "New conversation" : "";
+    const unnamed = conversation?.absent ? "New conversation" : (conversation?.id ?? "");
     const name = said ? shortened(said, 80) : unnamed;
     fill(this.title, name);
     if (conversation) document.title = `${name} · looopy`;
@@ -290,7 +293,7 @@ class App {
       record && !this.lost ? h("span", {class: `chip ${status}`}, words[status]) : null,
       record && !this.lost ? h("span", {class: "faint lease"}, lease(conversation)) : null,
       this.lost
-        ? h("span", {class: "chip failed"}, "The server does not answer. Reconnecting…")
+        ? h("span", {class: "chip failed"}, away(conversation?.refused ?? null))
         : null,
     );
     this.tools.hidden = !record;
@@ -355,7 +358,7 @@ class App {
   /** Say what went wrong, or nothing any more. @param {unknown} error */
   problem(error) {
     if (error instanceof Problem && error.status === 401) return void this.login();
-    if (error instanceof TypeError && this.conversation && !this.conversation.connected) return; // it reconnects
+    if (error instanceof TypeError && this.lost) return; // the head of the conversation says it
     const text = error instanceof Error ? error.message : "";
     this.alert.hidden = !text;
     const close = h(
@@ -365,6 +368,13 @@ class App {
     );
     fill(this.alert, text ? [h("span", {}, text), close] : []);
   }
+}
+
+/** Why nothing new comes. @param {Problem | null} refused */
+function away(refused) {
+  return refused
+    ? "The server has a problem. Trying again…"
+    : "The server does not answer. Reconnecting…";
 }
 
 /** Who holds the conversation, by the name that logs, traces and the timeline have. @param {any} of */
