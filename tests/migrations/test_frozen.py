@@ -21,7 +21,7 @@ from tests.agent.kit import add, assert_answered, assert_valid
 from tests.fixtures import frozen
 from tests.fixtures.freeze import TENANTS, read
 
-from looopy import Agent, AuthContext, tool
+from looopy import Agent, AuthContext, LoopConfig, tool
 from looopy.errors import SchemaOutOfDate
 from looopy.stores import open_stores
 from looopy.stores.spending import Amount, Place, account_of, digest_of
@@ -33,6 +33,7 @@ ROOT = Path(__file__).parents[2]
 SCRIPTS = list(
     reversed(list(ScriptDirectory.from_config(Config(ROOT / "alembic.ini")).walk_revisions()))
 )
+SOON = LoopConfig(lease_ttl_s=1.0)  # half of it is how long an owner that died is looked at
 STEPS = [(script.down_revision, script.revision) for script in SCRIPTS if script.down_revision]
 
 
@@ -144,7 +145,8 @@ async def test_a_turn_that_died_then_is_ended_and_continued_now(url):
     """Its calls get their results, and it goes on where it stopped."""
     async with open_stores(await _upgraded(url)) as stores:
         model = ScriptedProvider([text("done")])
-        async with Agent("open", llm_provider=model, tools=[add], stores=stores) as agent:
+        options = {"tools": [add], "stores": stores, "loop_config": SOON}
+        async with Agent("open", llm_provider=model, **options) as agent:
             assert agent.state.interrupted_turn == 2
             done = (await agent.execute_turn(None)).raise_for_outcome()
             assert_answered(await agent.get_messages())
@@ -178,7 +180,8 @@ async def test_what_was_sent_then_is_said_now(url, revision):
         _, waiting = await stores.journal.inbox("spoken-to")
         assert waiting[0].message.text == "left, please"
         model = ScriptedProvider([text("left it is")], repeat=True)
-        async with Agent("spoken-to", llm_provider=model, stores=stores) as agent:
+        options = {"stores": stores, "loop_config": SOON}
+        async with Agent("spoken-to", llm_provider=model, **options) as agent:
             await agent.execute_turn("and now?", AuthContext("u1"))
             messages = await agent.get_messages()
         said = [m for m in messages if m in [entry.message for entry in waiting]]
