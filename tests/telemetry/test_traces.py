@@ -18,7 +18,16 @@ from opentelemetry.semconv.attributes import error_attributes
 from opentelemetry.trace import StatusCode
 
 import looopy
-from looopy import Agent, AuthContext, LoopConfig, RetryPolicy, ToolContext, open_stores, tool
+from looopy import (
+    Agent,
+    AuthContext,
+    Budget,
+    LoopConfig,
+    RetryPolicy,
+    ToolContext,
+    open_stores,
+    tool,
+)
 from looopy.errors import AgentBusy, ConfigurationError, LLMUnavailable
 from looopy.telemetry import configure, names
 from looopy.telemetry.instruments import Instruments
@@ -103,6 +112,18 @@ async def test_a_turn_is_one_trace(kept):
     assert [one.sum for one in metrics[names.TURNS_WAITING]] == [0]
     assert "looopy.cost.usd" not in metrics
     assert metrics["looopy.cost.unknown"][0].sum == 3  # the failed call used tokens, too
+
+
+async def test_a_call_without_room_in_a_budget_was_not_cancelled(kept):
+    """Its span says why it was not made."""
+    budget = Budget(owner_day_tokens=10)
+    config = LoopConfig(budget=budget, max_tokens=100, on_budget="ask")
+    async with Agent("trip", llm_provider=ScriptedProvider([]), loop_config=config) as agent:
+        await agent.execute_turn("go", ADA)
+    assert [kinds(span)[:2] for span in kept.spans()] == [
+        ("chat scripted", "BudgetExceeded"),
+        ("invoke_agent agent", None),
+    ]
 
 
 async def test_content_is_shown_when_asked_for_and_without_secrets(kept, monkeypatch):

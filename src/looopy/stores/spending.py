@@ -280,11 +280,14 @@ def check_room(
         _, _, until = bounds_of(key)
         whose = "this owner" if allowance.account != TENANT else "this tenant"
         beside = f", calls that run may use {is_held} more" if held else ""
+        shorter = "allow shorter answers with LoopConfig.max_tokens"
+        ways = f"raise it, {shorter}, or continue after {until:%Y-%m-%d %H:%M} UTC"
+        if asked > limit:  # a new period has no room for it either
+            ways = f"raise it, or {shorter}"
         raise BudgetExceeded(
             f"{whose} has used {is_used} of {of_limit} {unit} of this {allowance.period}{beside},"
             f" and the next model call may use up to {is_asked}, more than the {is_left} that are"
-            f" left (Budget.{name}): raise it, allow shorter answers with LoopConfig.max_tokens, or"
-            f" continue after {until:%Y-%m-%d %H:%M} UTC",
+            f" left (Budget.{name}): {ways}",
             limit=name,
             value=limit if what == "tokens" else limit / _NANOS,
             waits=settled + asked <= limit,

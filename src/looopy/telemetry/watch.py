@@ -38,7 +38,7 @@ from opentelemetry.trace import (
 from looopy.telemetry import names
 from looopy.telemetry.content import finish_reason
 from looopy.telemetry.instruments import NO_SPAN, ModelCall, input_tokens, with_error
-from looopy.types.message import NO_USAGE, Cost, Usage
+from looopy.types.message import NO_USAGE, Cost, StopReason, Usage
 from looopy.types.state import Outcome
 
 if TYPE_CHECKING:
@@ -288,7 +288,9 @@ class TurnWatch:
         error, outcome = result.error, result.outcome.value
         kind = type(error).__name__ if error is not None else None
         failed = result.outcome is Outcome.FAILED
-        self._end_chat("cancelled")  # the turn ended within a model call
+        # The turn ended within a model call, or before one that a budget had no room for.
+        no_room = result.stop_reason is StopReason.BUDGET
+        self._end_chat("BudgetExceeded" if no_room else "cancelled")
         self._count_rest(result.usage)
         span = self._span
         if span.is_recording():

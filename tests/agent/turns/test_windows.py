@@ -117,6 +117,7 @@ async def test_a_budget_of_a_day_holds_for_all_contexts_of_an_owner(agent_of, st
     (warning,) = [e for e in events if e.type == "warning"]
     assert warning.code == "budget"
     assert "Budget.owner_day_tokens" in warning.text
+    assert "or continue after " in warning.text
     assert len(provider.requests) == 3
     assert await sums(stores) == before
     if on_budget == "stop":
@@ -131,6 +132,17 @@ async def test_a_budget_of_a_day_holds_for_all_contexts_of_an_owner(agent_of, st
     other = await agent_of(provider, config, "c4", stores=stores)
     assert (await other.execute_turn("go", auth_context=BOB)).outcome is Outcome.COMPLETED
     await assert_whole(stores, "c3")
+
+
+async def test_a_call_that_fits_no_period_is_not_put_off(agent_of, memory_stores):
+    """The text names the ways out that there are: a new day would have no room for it either."""
+    config = limits(owner_day_tokens=LONG, on_budget="ask")
+    agent = await agent_of(Paid([]), config, stores=memory_stores)
+    await agent.execute_turn("go", auth_context=ADA)
+    assert "left (Budget.owner_day_tokens): raise it, or allow shorter answers with" in str(
+        agent.state.waits_for
+    )
+    assert "continue after" not in str(agent.state.waits_for)
 
 
 async def test_a_turn_that_asks_goes_on_when_the_budget_is_raised(agent_of, stores):
