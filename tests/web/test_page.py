@@ -556,6 +556,10 @@ async def test_a_credential_goes_with_its_answer_and_files_with_their_message(
         await context.artifacts.save("sent.json", sent)
         return json.dumps(sent)
 
+    @tool(needs_approval=True, approval_expires_s=1)
+    async def soon() -> str:
+        return "in time"
+
     @tool
     async def note() -> str:
         return "noted"
@@ -572,6 +576,8 @@ async def test_a_credential_goes_with_its_answer_and_files_with_their_message(
         replies = [tool_call("push"), text("Pushed.")] if context_id in KINDS else [text("I see.")]
         if context_id == "pages":
             replies = [tool_call("note"), *[text("Noted.")] * 20]
+        if context_id == "late":
+            replies = [tool_call("soon"), text("Too late.")]
         if context_id == "both":
             calls = [tool_call("transfer", account=one, cents=one) for one in (1, 2)]
             replies = [tuple(calls), text("Sent.")]
@@ -582,7 +588,7 @@ async def test_a_credential_goes_with_its_answer_and_files_with_their_message(
         if context_id == "poor":
             model = Billed([text("I see."), text("More.")])
         config = POOR if context_id == "poor" else LoopConfig()
-        tools = [push, transfer, note]
+        tools = [push, transfer, note, soon]
         return Agent(
             context_id, llm_provider=model, tools=tools, stores=stores, loop_config=config
         )
@@ -611,6 +617,7 @@ async def test_a_credential_goes_with_its_answer_and_files_with_their_message(
         assert SECRET not in shown
         assert SECRET not in repr(stores.state.backend.contexts)
         await _keeps_what_was_typed(page, host)
+        await _expires(page, host)
         await _attaches(page, stores)
         await _waits_for_the_server(page)
         await _waits_for_a_budget(page, host)
@@ -655,6 +662,21 @@ async def _keeps_what_was_typed(page: Page, host: AgentHost) -> None:
     assert await page.tab.inner_text(".request .main") == "Approve with changes"
     await page.tab.click(".request .main")
     await page.sees(".call.done:has-text('cents: 5')", ".turn-end.completed")
+
+
+async def _expires(page: Page, host: AgentHost) -> None:
+    """Nobody can answer any more, and the turn goes on by keyboard."""
+    auth = AuthContext("local")
+    async with host.agent("late", auth) as agent:
+        await agent.execute_turn("Soon, please.", auth)
+    await page.tab.evaluate("location.hash = '#/c/late'")
+    await page.sees(".request time:text-is('has expired')")
+    assert await page.tab.query_selector(".request .danger, .request textarea") is None
+    await page.is_accessible()
+    await page.tab_to(".request button.main")
+    await page.press("Enter")
+    await page.sees(".prose :text('Too late.')", ".turn-end.completed")
+    await page.sees("a[aria-label='Timeline of turn 2']")
 
 
 async def _waits_for_the_server(page: Page) -> None:

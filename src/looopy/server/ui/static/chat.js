@@ -367,7 +367,10 @@ export class Chat {
     return [
       h(
         "a",
-        {href: `#/c/${encodeURIComponent(this.conversation.id)}/timeline/${turn.turn}`},
+        {
+          href: `#/c/${encodeURIComponent(this.conversation.id)}/timeline/${turn.turn}`,
+          "aria-label": `Timeline of turn ${turn.turn}`,
+        },
         "Timeline",
       ),
       h(

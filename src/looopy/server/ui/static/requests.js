@@ -9,6 +9,7 @@ import {isRounded} from "./json.js";
 import {code} from "./markdown.js";
 import {duration, pretty} from "./text.js";
 
+const LONGEST_MS = 2 ** 31 - 1; // of a timer
 const ROUNDED =
   "This browser shows a number rounded here, as it has too many digits. If you approve, the tool" +
   " gets the exact one. Browsers from 2025 on show it, and can change the arguments.";
@@ -43,22 +44,44 @@ export function requestCard(request, answer) {
     ),
     h("h3", {}, request.prompt || titles[kind]),
   );
-  /** @param {() => unknown} value */
-  const send = async (value) => {
+  /** @param {() => Promise<Record<string, unknown>>} inputs */
+  const post = async (inputs) => {
     const buttons = card.querySelectorAll("button");
     try {
       error.textContent = "";
       buttons.forEach((/** @type {HTMLButtonElement} */ one) => (one.disabled = true));
-      const said = await value();
-      await answer({[request.request_id]: said});
+      await answer(await inputs());
     } catch (problem) {
       error.textContent = /** @type {Error} */ (problem).message;
       buttons.forEach((/** @type {HTMLButtonElement} */ one) => (one.disabled = false));
     }
   };
+  const send = (/** @type {() => unknown} */ value) =>
+    void post(async () => ({[request.request_id]: await value()}));
   const parts = {approval, input, auth: credentials, client_tool: clientTool};
-  card.append(...(parts[kind] ?? input)(request, send), error);
+  const body = h("div", {class: "request-body"}, (parts[kind] ?? input)(request, send));
+  card.append(body, error);
+  whenExpired(request, () => {
+    card.querySelector("time")?.replaceWith(expiry(request) ?? "");
+    body.replaceChildren(...late(request, () => void post(async () => ({}))));
+  });
   return card;
+}
+
+/** What remains of a request that nobody answered in time. @param {any} request @param {() => void} go */
+function late(request, go) {
+  if (request.kind !== "approval")
+    return [h("p", {}, "Nobody answered in time. A new message gives it up.")];
+  const text = "Nobody answered in time. Continue, and the model learns that.";
+  return [h("p", {}, text), sender(go, "Continue")];
+}
+
+/** @param {any} request @param {() => void} act now, or at that time */
+function whenExpired(request, act) {
+  if (!request.expires_at) return;
+  const left = Date.parse(request.expires_at) - Date.now();
+  if (left <= 0) act();
+  else if (left < LONGEST_MS) setTimeout(act, left);
 }
 
 /** @param {any} request */
