@@ -668,7 +668,7 @@ async def _expires(page: Page, host: AgentHost) -> None:
     """Nobody can answer any more, and the turn goes on by keyboard."""
     auth = AuthContext("local")
     async with host.agent("late", auth) as agent:
-        await agent.execute_turn("Soon, please.", auth)
+        await agent.execute_turn("Soon, please.\u202e", auth)
     await page.tab.evaluate("location.hash = '#/c/late'")
     await page.sees(".request time:text-is('has expired')")
     assert await page.tab.query_selector(".request .danger, .request textarea") is None
@@ -677,6 +677,7 @@ async def _expires(page: Page, host: AgentHost) -> None:
     await page.press("Enter")
     await page.sees(".prose :text('Too late.')", ".turn-end.completed")
     await page.sees("a[aria-label='Timeline of turn 2']")
+    assert (await page.tab.title()).startswith("Soon, please.⟨202E⟩")
 
 
 async def _waits_for_the_server(page: Page) -> None:

@@ -14,7 +14,7 @@ import {Conversation} from "./conversation.js";
 import {announce, confirmed, fill, h} from "./dom.js";
 import {Replay} from "./replay.js";
 import {Sidebar, statusOf} from "./sidebar.js";
-import {counted, shortened} from "./text.js";
+import {counted, shortened, shown} from "./text.js";
 import {showTimeline} from "./timeline.js";
 import {showUsage} from "./usage.js";
 
@@ -279,7 +279,7 @@ class App {
     const unnamed = conversation?.absent ? "New conversation" : (conversation?.id ?? "");
     const name = said ? shortened(said, 80) : unnamed;
     fill(this.title, name);
-    if (conversation) document.title = `${name} · looopy`;
+    if (conversation) document.title = `${shown(name)} · looopy`;
     const words = /** @type {Record<string, string>} */ ({
       running: "Running",
       waiting: record?.waits_for ? "Waits for the budget" : "Waits for you",
