@@ -726,10 +726,16 @@ async def test_tools_and_prompts_of_local_sources_are_compared(stores):
     now = await replay(one, agent_of(stores, tools=sources()[:1]))
     assert now.difference is not None
     assert (now.difference.kind, now.gone) == ("request", ["look"])
-    for others in ([ArtifactTools(), Served()], sources(is_enabled=lambda: True)):
-        now = await replay(one, agent_of(stores, tools=others))
-        assert now.difference is None
-        assert len(now.left_out) == 1
+    now = await replay(one, agent_of(stores, tools=sources(is_enabled=lambda: True)))
+    assert now.difference is None
+    assert [said.partition(":")[0] for said in now.left_out] == [
+        "tools of Plugin",
+        "the system prompt",
+    ]
+    now = await replay(one, agent_of(stores, tools=[*sources()[:1], Served()]))
+    assert now.difference is not None
+    assert "system prompt" in now.difference.text  # this source has no part in it
+    assert [said.partition(":")[0] for said in now.left_out] == ["tools of Served"]
 
 
 async def test_tools_that_are_offered_to_some_are_not_compared(stores):

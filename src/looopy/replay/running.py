@@ -173,7 +173,8 @@ class _Stage:
     ) -> _Stage:
         sources, left_out = list[Tool | ToolProvider](), list[str]()
         names = set[str]()
-        unknown, elsewhere, chosen = set[str](), list[str](), list[str]()
+        unknown, chosen = set[str](), list[str]()
+        elsewhere, speaking = list[str](), list[str]()
         if making is None:
             unknown = set(PARTS)
             left_out.append("requests: no agent was given to compare them with")
@@ -181,6 +182,8 @@ class _Stage:
             for source, tools in listed:
                 if tools is None:
                     elsewhere.append(type(source).__name__)
+                    if hasattr(source, "system_prompts"):
+                        speaking.append(type(source).__name__)
                     continue
                 chosen += [tool.name for tool in tools if tool.is_enabled is not None]
                 names |= {tool.name for tool in tools}
@@ -190,9 +193,12 @@ class _Stage:
                 else:
                     sources.append(_Answering(source, answered))
             if elsewhere:
-                unknown |= {"tools", "prompt"}
+                unknown.add("tools")
+                left_out.append(f"tools of {', '.join(elsewhere)}: a replay does not ask for them")
+            if speaking:
+                unknown.add("prompt")
                 left_out.append(
-                    f"tools and prompts of {', '.join(elsewhere)}: a replay does not ask for them"
+                    f"the system prompt: a replay does not ask {', '.join(speaking)} for its part"
                 )
             if chosen:
                 unknown.add("tools")
