@@ -536,6 +536,18 @@ class Billed(ScriptedProvider):
             yield event
 
 
+def _transfers_and_waits(let_go: asyncio.Event) -> Any:
+    """A model that asks for an approval, and answers no result of it before *let_go* is set."""
+
+    async def reply(request: Any) -> Any:
+        if isinstance(request.messages[-1], UserMessage):
+            return tool_call("transfer", account=1, cents=1)
+        await let_go.wait()
+        return text("I see.")
+
+    return reply
+
+
 async def test_a_credential_goes_with_its_answer_and_files_with_their_message(
     browser: Any, modules: Path
 ) -> None:
@@ -572,19 +584,24 @@ async def test_a_credential_goes_with_its_answer_and_files_with_their_message(
             await asyncio.Event().wait()
         return text("I see.")
 
+    let_go = asyncio.Event()
+    scripts: dict[str, Any] = {
+        **{name: [tool_call("push"), text("Pushed.")] for name in KINDS},
+        "pages": [tool_call("note"), *[text("Noted.")] * 20],
+        "late": [tool_call("soon"), text("Too late.")],
+        "held": held,
+        "shared": _transfers_and_waits(let_go),
+    }
+
     def build(context_id: str, stores: Stores) -> Agent:
-        replies = [tool_call("push"), text("Pushed.")] if context_id in KINDS else [text("I see.")]
-        if context_id == "pages":
-            replies = [tool_call("note"), *[text("Noted.")] * 20]
-        if context_id == "late":
-            replies = [tool_call("soon"), text("Too late.")]
+        replies = scripts.get(context_id, [text("I see.")])
         if context_id == "both":
             calls = [tool_call("transfer", account=one, cents=one) for one in (1, 2)]
             replies = [tuple(calls), text("Sent.")]
         if context_id.startswith("account"):
             account = 7 if context_id == "account-short" else LONG
             replies = [tool_call("transfer", account=account, cents=1), text("Sent.")]
-        model = ScriptedProvider(held if context_id == "held" else replies)
+        model = ScriptedProvider(replies)
         if context_id == "poor":
             model = Billed([text("I see."), text("More.")])
         config = POOR if context_id == "poor" else LoopConfig()
@@ -617,6 +634,7 @@ async def test_a_credential_goes_with_its_answer_and_files_with_their_message(
         assert SECRET not in shown
         assert SECRET not in repr(stores.state.backend.contexts)
         await _keeps_what_was_typed(page, host)
+        await _is_overtaken(page, host, url, let_go)
         await _expires(page, host)
         await _attaches(page, stores)
         await _waits_for_the_server(page)
@@ -662,6 +680,38 @@ async def _keeps_what_was_typed(page: Page, host: AgentHost) -> None:
     assert await page.tab.inner_text(".request .main") == "Approve with changes"
     await page.tab.click(".request .main")
     await page.sees(".call.done:has-text('cents: 5')", ".turn-end.completed")
+
+
+async def _is_overtaken(page: Page, host: AgentHost, url: str, let_go: asyncio.Event) -> None:
+    """Two people answer in the same instant: the slower one learns what was decided."""
+    auth, turns = AuthContext("local"), f"{url}/contexts/shared/turns"
+    async with host.agent("shared", auth) as agent:
+        turn = await agent.execute_turn("Send it.", auth)
+    denied = {turn.pending[0].request_id: {"approved": False, "reason": "Too much."}}
+    statuses: list[int] = []
+
+    async def second(route: Any) -> None:
+        async with httpx.AsyncClient(headers={"Authorization": f"Bearer {TOKEN}"}) as client:
+            statuses.append((await client.post(turns, json={"inputs": denied})).status_code)
+        answer = await route.fetch()
+        statuses.append(answer.status)
+        await route.fulfill(response=answer)
+
+    await page.tab.evaluate("location.hash = '#/c/shared'")
+    await page.sees(".request")
+    await page.tab.route(turns, second, times=1)
+    await page.tab_to(".request .actions .main")
+    await page.press("Enter")
+    told = "was not taken. Somebody else had answered already: denied by local: Too much."
+    await page.sees(f"[role=alert] .bar:has-text('{told}')")
+    assert statuses == [202, 409]
+    assert await page.tab.query_selector(".request") is None
+    await page.is_accessible()
+    let_go.set()
+    await page.sees(".turn-end.completed", f".bar:has-text('{told}')")
+    await page.tab_to("[role=alert] .bar button", "Shift+Tab")
+    await page.press("Enter")
+    assert await page.tab.query_selector(".bar") is None
 
 
 async def _expires(page: Page, host: AgentHost) -> None:

@@ -2,7 +2,7 @@
  * The conversation as people read it: messages, calls that fold open, what waits, ends of turns.
  */
 
-import {at, get} from "./api.js";
+import {Problem, at, get} from "./api.js";
 import {look} from "./artifacts.js";
 import {blocksOf, folded, prose, served, sources, textOf, thinking} from "./blocks.js";
 import {CallCard} from "./calls.js";
@@ -23,6 +23,7 @@ import {
 const CALLS_AT_ONCE = 30; // of one message
 const MORE_CALLS = 200;
 const MOST_ARTIFACTS = 8; // beside the end of a turn; the panel has all
+const OVERTAKEN = ["agent_busy", "input_not_found"]; // refused, as somebody else was faster
 const LIVE_MARKDOWN = 20_000; // characters of a growing answer that are laid out again and again
 
 /** The log of one conversation. Its element scrolls. */
@@ -50,6 +51,7 @@ export class Chat {
     this.notice = h("p", {class: "notice", hidden: true});
     this.queued = h("div", {class: "queued"});
     this.requests = h("div", {class: "requests"});
+    this.refused = h("div", {class: "refused", role: "alert"});
     this.after = h("div", {class: "after"});
     this.newest = h(
       "button",
@@ -65,6 +67,7 @@ export class Chat {
       this.queued,
       this.notice,
       this.requests,
+      this.refused,
       this.after,
     );
     this.element = h(
@@ -83,6 +86,8 @@ export class Chat {
     this.waiting = "";
     /** The requests, with what was typed into them. @type {Map<string, {is: string, card: HTMLElement}>} */
     this.asked = new Map();
+    /** An answer that the server did not take. @type {{request: any, error: Problem} | null} */
+    this.untaken = null;
     /** The field in which somebody typed, or null. @type {HTMLElement | null} */
     this.typing = null;
     conversation.addEventListener("change", (event) =>
@@ -102,6 +107,7 @@ export class Chat {
     else if (what === "turn") this.turnEnded(value);
     else if (what === "record" || what === "listed") this.turnEnds();
     if (what === "turn" || what === "record") this.settle();
+    if (["all", "call", "record", "turn"].includes(what)) this.overtaken();
     if (["all", "record", "turn"].includes(what)) this.waits();
     if (["all", "notice", "live", "connection", "record"].includes(what)) this.noticed();
     if (["all", "sent", "message", "record", "turn"].includes(what)) this.queue();
@@ -520,10 +526,53 @@ export class Chat {
     const is = pretty(request);
     const known = this.asked.get(request.request_id);
     if (known?.is === is && !known.card.querySelector("button:disabled")) return known.card;
-    const {conversation} = this;
-    const card = requestCard(request, (inputs) => conversation.answer(inputs));
+    const card = requestCard(request, (inputs) => this.answered(request, inputs));
     this.asked.set(request.request_id, {is, card});
     return card;
+  }
+
+  /** @param {any} request @param {Record<string, unknown>} inputs */
+  async answered(request, inputs) {
+    this.untaken = null;
+    try {
+      await this.conversation.answer(inputs);
+    } catch (error) {
+      if (error instanceof Problem && OVERTAKEN.includes(error.code))
+        this.untaken = {request, error};
+      throw error;
+    } finally {
+      this.overtaken();
+    }
+  }
+
+  /** Say that an answer was not taken, where the card that said so is gone. */
+  overtaken() {
+    const text = this.untaken ? this.untakenText(this.untaken.request, this.untaken.error) : "";
+    if (text === (this.refused.dataset.text ?? "")) return; // it was announced
+    this.refused.dataset.text = text;
+    const dismiss = () => {
+      this.untaken = null;
+      this.overtaken();
+    };
+    fill(this.refused, text ? bar(text, "Dismiss", dismiss) : null);
+  }
+
+  /** @param {any} request @param {Problem} error */
+  untakenText(request, error) {
+    const {record, decisions} = this.conversation;
+    const pending = record?.pending ?? [];
+    if (pending.some((/** @type {any} */ one) => one.request_id === request.request_id)) return "";
+    const lost = `Your answer for ${request.tool_name} was not taken`;
+    const known = [...decisions.values()].find((one) => one.request_id === request.request_id);
+    if (!known)
+      return record?.status === "busy"
+        ? `${lost}: ${error.message}` // it may have been about another request
+        : `${lost}. Somebody else had answered already.`;
+    if (known.decision === "expired") return `${lost}. The request had expired.`;
+    const by = known.actor_id ? ` by ${known.actor_id}` : "";
+    const how = `${known.args ? " with other arguments" : ""}${by}`;
+    const said = known.text ? `: ${shortened(known.text, 300)}` : "";
+    return `${lost}. Somebody else had answered already: ${known.decision}${how}${said}`;
   }
 
   /** Why the last turn can be continued. @param {any} record */
