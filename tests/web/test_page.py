@@ -927,6 +927,9 @@ async def _marks_a_wait_for_the_budget(page: Page) -> None:
     assert await page.tab.eval_on_selector(".panel .facts-table", narrow)
     await page.is_accessible()
     await page.tab.set_viewport_size({"width": 1440, "height": 900})
+    await page.tab.evaluate("location.hash = '#/c/poor/timeline/99'")
+    await page.sees(".panel .empty:has-text('There is no turn 99. Turn 4 is the newest.')")
+    assert await page.tab.query_selector("svg.timeline") is None
 
 
 async def _knows_times_across_pages(page: Page, host: AgentHost) -> None:

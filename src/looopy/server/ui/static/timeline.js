@@ -5,7 +5,7 @@
  * length written on it. The same facts stand in a table below.
  */
 
-import {at, get} from "./api.js";
+import {Problem, at, get} from "./api.js";
 import {fill, h, svg} from "./dom.js";
 import {clock, costOfAll, count, counted, duration, outcomeText, shortened} from "./text.js";
 
@@ -32,11 +32,22 @@ const STEPS = [
  */
 export async function showTimeline(conversation, turn, place) {
   if (!turn) return fill(place, h("p", {class: "empty"}, "There is no turn yet."));
-  const found = await get(at(conversation.id, `/turns/${turn}/timeline`));
   const last = conversation.record.turn_count;
+  const found = await get(at(conversation.id, `/turns/${turn}/timeline`)).catch((error) => {
+    if (error instanceof Problem && ["turn_not_found", "value_refused"].includes(error.code))
+      return null;
+    throw error;
+  });
+  const base = `#/c/${encodeURIComponent(conversation.id)}/timeline/`;
+  if (!found) {
+    const newest = h("a", {href: `${base}${last}`}, `Turn ${last}`);
+    return fill(
+      place,
+      h("p", {class: "empty"}, `There is no turn ${turn}. `, last ? [newest, " is the newest."] : ""),
+    );
+  }
   const first = found.runs[0].turn;
   const end = found.runs.at(-1).turn;
-  const base = `#/c/${encodeURIComponent(conversation.id)}/timeline/`;
   const title = first === end ? `Turn ${first}` : `Turns ${first} to ${end}`;
   const open = place.querySelector("details")?.open ?? true;
   const left = place.querySelector(".picture-scroll")?.scrollLeft ?? 0;
