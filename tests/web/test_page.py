@@ -881,6 +881,10 @@ async def _waits_for_a_budget(page: Page, host: AgentHost) -> None:
         more = Budget(owner_day_tokens=50_000, owner_day_cost_usd=5.0, unknown_cost="ignore")
         agent.loop_config = replace(POOR, budget=more)
     await tab.evaluate("location.hash = '#/c/poor/usage'")
+    plotted = ".plot:has-text('Tokens by turn') svg"
+    await page.sees(plotted)
+    ticks = tab.locator(f"{plotted} > text")
+    assert await ticks.all_text_contents() == ["0"]
     await page.tab_to(".bar button.main")
     await page.press("Enter")
     await page.sees(".turn-end:has-text('Turn 1: waited for the budget, and was continued')")

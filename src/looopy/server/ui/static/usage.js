@@ -91,11 +91,14 @@ function tokensOf(turn) {
 function plot(title, all, partsOf, written, legend, lacks = () => false) {
   const turns = all.slice(-120);
   const sums = turns.map((turn) => partsOf(turn).reduce((sum, [, value]) => sum + value, 0));
-  const top = Math.max(...sums) || 1;
+  const most = Math.max(...sums);
+  const top = most || 1;
   const step = Math.min(48, Math.max(6, 420 / turns.length));
   const width = LEFT + Math.max(420, step * turns.length) + 8;
   const y = (/** @type {number} */ value) => HEIGHT - 24 - (value / top) * (HEIGHT - 40);
-  const lines = [0, 0.5, 1].map((share) => [
+  const halved = written(most / 2) !== written(most); // not so of 0 and of 1
+  const shares = [0, ...(halved ? [0.5] : []), ...(most ? [1] : [])];
+  const lines = shares.map((share) => [
     svg("line", {x1: LEFT, x2: width - 8, y1: y(top * share), y2: y(top * share), class: "tick"}),
     svg(
       "text",
@@ -131,7 +134,7 @@ function plot(title, all, partsOf, written, legend, lacks = () => false) {
   });
   const unknown = turns.filter(lacks).length;
   const about =
-    `${title}, ${counted(turns.length, "turn")}, at most ${written(top)}` +
+    `${title}, ${counted(turns.length, "turn")}, at most ${written(most)}` +
     (unknown ? `; unknown, at least in part: ${counted(unknown, "turn")}` : "");
   return h(
     "figure",
