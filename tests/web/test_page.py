@@ -488,6 +488,8 @@ async def _look_at_it(page: Page) -> None:
     await tab.click(".artifacts button:text-is('View')")
     await page.sees("dialog[open] code:has-text('<script>')", "text=The first 200.0 kB of 10.0 MB")
     await page.press("Escape")
+    await tab.fill("#search", '"')
+    await page.sees(".contexts .empty:has-text('the query has no words')")
     await tab.fill("#search", "bold")
     await page.sees(".snippet mark")
     await page.is_accessible()

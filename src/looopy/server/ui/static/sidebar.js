@@ -137,15 +137,17 @@ export class Sidebar {
     const words = this.input.value.trim();
     if (!words) return this.load();
     const query = /[\s"*]$/.test(this.input.value) ? words : `${words}*`; // the last word is being typed
+    let refused = "";
     const page = await get(`search?query=${encodeURIComponent(query)}&limit=40`).catch((error) => {
-      if (error.code === "value_refused") return {items: []};
-      throw error;
+      if (error.code !== "value_refused") throw error;
+      refused = error.message;
+      return {items: []};
     });
     if (this.input.value.trim() !== words) return;
     this.more.hidden = true;
     this.draw(
       page.items.map((/** @type {any} */ one) => this.hit(one)),
-      "Nothing found.",
+      refused || "Nothing found.",
     );
   }
 
