@@ -720,7 +720,7 @@ async def _expires(page: Page, host: AgentHost) -> None:
     """Nobody can answer any more, and the turn goes on by keyboard."""
     auth = AuthContext("local")
     async with host.agent("late", auth) as agent:
-        await agent.execute_turn("Soon, please.\u202e", auth)
+        await agent.execute_turn("Soon, please.\u202e\u200e\u200f\u061c\U000e0041", auth)
     await page.tab.evaluate("location.hash = '#/c/late'")
     await page.sees(".request time:text-is('has expired')")
     assert await page.tab.query_selector(".request .danger, .request textarea") is None
@@ -729,7 +729,9 @@ async def _expires(page: Page, host: AgentHost) -> None:
     await page.press("Enter")
     await page.sees(".prose :text('Too late.')", ".turn-end.completed")
     await page.sees("a[aria-label='Timeline of turn 2']")
-    assert (await page.tab.title()).startswith("Soon, please.⟨202E⟩")
+    title = "Soon, please.⟨202E⟩⟨200E⟩⟨200F⟩⟨61C⟩⟨E0041⟩"
+    assert (await page.tab.title()).startswith(title)
+    await page.sees(f".contexts .title:text-is('{title}')", f".bubble:has-text('{title}')")
 
 
 async def _waits_for_the_server(page: Page) -> None:

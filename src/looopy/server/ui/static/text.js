@@ -2,8 +2,10 @@
  * Texts, numbers and times as people read them.
  */
 
-// Controls that a terminal obeys, and marks that change the direction of what follows them.
-const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u202a-\u202e\u2066-\u2069]/g;
+// Controls that a terminal obeys, marks that change the direction of what is beside them,
+// and letters of no shape at all, which only a model would read.
+const HIDDEN =
+  /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\u{e0000}-\u{e007f}]/gu;
 
 /**
  * The text with every control character made visible, so that what is shown is what is there.
@@ -12,7 +14,7 @@ const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u202a-\u202e\u2066-\u20
  */
 export function shown(text) {
   return text.replace(/\r\n/g, "\n").replace(HIDDEN, (one) => {
-    const code = one.charCodeAt(0);
+    const code = one.codePointAt(0) ?? 0;
     if (code < 0x20) return String.fromCharCode(0x2400 + code);
     return code === 0x7f ? "\u2421" : `⟨${code.toString(16).toUpperCase()}⟩`;
   });
