@@ -737,6 +737,12 @@ async def _expires(page: Page, host: AgentHost) -> None:
 async def _waits_for_the_server(page: Page) -> None:
     """A conversation that is opened while it is away comes with it; a failure is told as one."""
     tab, files = page.tab, re.compile(r"/contexts/files($|\?|/messages)")
+    first = re.compile(r"/contexts\?limit=1$")
+    await tab.route(first, lambda route: route.abort())
+    await tab.reload()
+    await page.sees("[role=status]:has-text('Reconnecting')")
+    await tab.unroute(first)
+    await page.sees(".sidebar", "#composer")
     await tab.route(files, lambda route: route.abort())
     await tab.evaluate("location.hash = '#/c/files'")
     await page.sees(".chip.failed:has-text('Reconnecting')", ".chat-title:text-is('files')")

@@ -13,7 +13,7 @@ import {lacksRoom} from "./text.js";
 export const CLIP = 20_000; // characters of a text that cross the wire unasked
 const PAGE = 40;
 const MOST_SHOWN = 400; // messages that are kept: older ones are loaded again when asked for
-const SLOWEST_S = 2;
+export const SLOWEST_S = 2;
 const REFRESHES = 5;
 const SETTLED_MS = 500; // how long a stream has to last after a refused one
 const RECALL_MS = 15_000; // how long the log of what is here already may take to come
@@ -539,7 +539,7 @@ function within(lengths, path) {
 }
 
 /** True if a later request may be answered. @param {unknown} error */
-function isAway(error) {
+export function isAway(error) {
   if (error instanceof Unreachable) return true;
   return error instanceof Problem && [429, 502, 503, 504].includes(error.status);
 }
@@ -551,7 +551,7 @@ function problemOf(said) {
 }
 
 /** Wait, but no longer than until the machine is online or the page is looked at again. */
-function pause(/** @type {number} */ seconds) {
+export function pause(/** @type {number} */ seconds) {
   return new Promise((resolve) => {
     const done = () => {
       clearTimeout(timer);

@@ -10,7 +10,7 @@ import {Problem, get, setToken, takeToken} from "./api.js";
 import {showArtifacts} from "./artifacts.js";
 import {Chat} from "./chat.js";
 import {Composer} from "./composer.js";
-import {Conversation} from "./conversation.js";
+import {Conversation, SLOWEST_S, isAway, pause} from "./conversation.js";
 import {announce, confirmed, fill, h} from "./dom.js";
 import {Replay} from "./replay.js";
 import {Sidebar, statusOf} from "./sidebar.js";
@@ -94,14 +94,21 @@ class App {
     this.route();
   }
 
+  /** False if the server wants a token; while it is away, it is asked again. */
   async signedIn() {
-    try {
-      await get("contexts?limit=1");
-      return true;
-    } catch (error) {
-      if (error instanceof Problem && error.status === 401) return false;
-      this.root.replaceChildren(h("p", {class: "empty"}, /** @type {Error} */ (error).message));
-      throw error;
+    for (let tries = 0; ; tries += 1) {
+      try {
+        await get("contexts?limit=1");
+        return true;
+      } catch (error) {
+        if (error instanceof Problem && error.status === 401) return false;
+        const back = isAway(error) || (error instanceof Problem && error.status >= 500);
+        const refused = error instanceof Problem ? error : null;
+        const text = back ? away(refused) : /** @type {Error} */ (error).message;
+        fill(this.root, h("p", {class: "empty", role: "status"}, text));
+        if (!back) throw error;
+        await pause(Math.min(SLOWEST_S, 0.3 * 2 ** tries));
+      }
     }
   }
 
@@ -113,6 +120,7 @@ class App {
       event.preventDefault();
       setToken(input.value);
       if (await this.signedIn()) return location.reload();
+      if (!input.isConnected) return this.login(); // the server was away
       said.textContent = "The server does not know this token.";
       input.select();
     };
