@@ -895,6 +895,7 @@ async def _waits_for_a_budget(page: Page, host: AgentHost) -> None:
     await page.sees(plotted)
     ticks = tab.locator(f"{plotted} > text")
     assert await ticks.all_text_contents() == ["0"]
+    assert not await tab.eval_on_selector(".lease", wide)  # beside the panel
     await page.tab_to(".bar button.main")
     await page.press("Enter")
     await page.sees(".turn-end:has-text('Turn 1: waited for the budget, and was continued')")
