@@ -724,6 +724,9 @@ async def _expires(page: Page, host: AgentHost) -> None:
     await page.tab.evaluate("location.hash = '#/c/late'")
     await page.sees(".request time:text-is('has expired')")
     assert await page.tab.query_selector(".request .danger, .request textarea") is None
+    later = "one => { one.dateTime = new Date(Date.now() + 600_000).toISOString(); }"
+    await page.tab.eval_on_selector(".request time", later)
+    await page.sees(".request time:has-text('expires in 9 min')")  # it is counted down
     await page.is_accessible()
     await page.tab_to(".request button.main")
     await page.press("Enter")

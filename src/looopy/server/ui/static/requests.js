@@ -86,11 +86,22 @@ function whenExpired(request, act) {
 
 /** @param {any} request */
 function expiry(request) {
-  if (!request.expires_at) return null;
-  const left = (Date.parse(request.expires_at) - Date.now()) / 1000;
-  const text = left > 0 ? `expires in ${duration(left)}` : "has expired";
-  return h("time", {class: "faint", datetime: request.expires_at}, text);
+  const {expires_at} = request;
+  return expires_at ? h("time", {class: "faint", datetime: expires_at}, left(expires_at)) : null;
 }
+
+/** @param {string} moment at which a request expires */
+function left(moment) {
+  const seconds = (Date.parse(moment) - Date.now()) / 1000;
+  return seconds > 0 ? `expires in ${duration(seconds)}` : "has expired";
+}
+
+setInterval(() => {
+  for (const one of document.querySelectorAll(".request time")) {
+    const text = left(/** @type {HTMLTimeElement} */ (one).dateTime);
+    if (one.textContent !== text) one.textContent = text;
+  }
+}, 1000);
 
 /** @param {any} request @param {(value: () => unknown) => void} send */
 function approval(request, send) {
