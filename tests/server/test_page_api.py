@@ -84,7 +84,14 @@ async def test_a_page_finds_lists_and_reads_without_reading_everything():
         await client.post("/contexts/c/rewind", json={"to": 8})
         page = (await client.get("/contexts/c/messages?before=23&limit=3")).json()
         assert [one["position"] for one in page["items"]] == [14, 15, 16]
+        assert (await client.get("/contexts/c")).json()["hidden_messages"] == 6
+        turns = (await client.get("/contexts/c/turns")).json()["items"]
+        assert [one["turn"] for one in turns if one["hidden"]] == [8, 9, 10]
+        for turn in (7, 8):
+            found = (await client.get(f"/contexts/c/turns/{turn}/timeline")).json()
+            assert [run["hidden"] for run in found["runs"]] == [turn == 8]
         await client.post("/contexts/c/undo-rewind", json={})
+        assert (await client.get("/contexts/c")).json()["hidden_messages"] == 0
         page = (await client.get("/contexts/c/messages?before=99999&limit=1")).json()
         assert [one["position"] for one in page["items"]] == [22]
 

@@ -857,6 +857,13 @@ async def _rewinds_and_forks(page: Page) -> None:
     await page.sees(".bar:has-text('was rewound')", "#composer:focus")
     assert await page.tab.input_value("#composer") == "See these."
     await page.tab.wait_for_selector(".turn-end", state="hidden")
+    await page.sees(".lease:has-text('1 turn (2 messages hidden by a rewind), no process')")
+    await page.tab.evaluate("location.hash = '#/c/files/timeline/1'")
+    await page.sees(".panel .notice:has-text('Hidden by a rewind')")
+    await page.tab.click(".chat-tools a:has-text('Usage')")
+    await page.sees(".panel .tiles:has-text('1 (1 hidden)')")
+    await page.is_accessible()
+    await page.tab.click(".panel-head a")
     await page.tab_to(".bar button", "Shift+Tab")
     await page.press("Enter")
     await page.tab_to("button[aria-label='Fork here, after turn 1']", "Shift+Tab")

@@ -50,6 +50,7 @@ from looopy.types.context import AuthContext
 from looopy.types.event import AgentEvent, event_to_json
 from looopy.types.message import UserMessage
 from looopy.types.message_json import message_from_json
+from looopy.types.ranges import counted, holds
 
 _PAGE = 50
 _TITLE_CHARS = 80
@@ -321,7 +322,11 @@ class _Api:
         record = await self._known(request, auth)
         limit, journal = self._limit(request), self._host.stores_for(auth).journal
         found = await journal.turns(record.context_id, after=_after(request), limit=limit + 1)
-        return _page([turn_to_json(one) for one in found], limit, "turn")
+        items = [
+            {**turn_to_json(one), "hidden": holds(record.hidden, one.first_position)}
+            for one in found
+        ]
+        return _page(items, limit, "turn")
 
     async def inbox(self, request: Request) -> Response:
         """List the caller's messages that no turn has taken yet: `GET /contexts/{id}/inbox`."""
@@ -337,7 +342,8 @@ class _Api:
         auth = await self._site.identify(request)
         record = await self._known(request, auth)
         stores = self._host.stores_for(auth)
-        return JSONResponse(await timeline(stores, record.context_id, _turn(request)))
+        found = await timeline(stores, record.context_id, _turn(request), record.hidden)
+        return JSONResponse(found)
 
     async def replay(self, request: Request) -> Response:
         """Compare a turn with the present agent: `POST /contexts/{id}/turns/{turn}/replay`."""
@@ -468,6 +474,7 @@ def _item(record: ContextRecord) -> dict[str, Any]:
         "tags": list(record.tags),
         "last_seq": record.last_seq,
         "last_position": record.last_position,
+        "hidden_messages": counted(record.hidden),
         "lease": lease_to_json(record),
     }
     return {**context_to_json(record), **more}

@@ -42,6 +42,7 @@ def _ref(name: str) -> Json:
     return {"$ref": f"#/components/schemas/{name}"}
 
 
+_HIDDEN: Final[Json] = {"type": "boolean", "description": "It was rewound."}
 _PROCESSES: Final[Mapping[str, Json]] = {
     "process": _said(_TEXT, "The process that ran it: its name in the log and in traces."),
     "recovered_by": _said(_TEXT, "The process that found its own one dead, and ended it."),
@@ -128,6 +129,7 @@ def _schemas(limits: Limits) -> Json:
                 "tags": {"type": "array", "items": _TEXT},
                 "last_seq": _NUMBER,
                 "last_position": _NUMBER,
+                "hidden_messages": {**_NUMBER, "description": "Those that were rewound."},
                 "lease": _maybe(_ref("Lease")),
             }
         ),
@@ -177,6 +179,7 @@ def _schemas(limits: Limits) -> Json:
                 "outcome": _maybe({"enum": [one.value for one in Outcome]}),
                 "stop_reason": _maybe({"enum": [one.value for one in StopReason]}),
                 "actor_id": _maybe(_TEXT),
+                "hidden": _HIDDEN,
                 **_PROCESSES,
                 "started": _TIME,
                 "ended": _maybe(_TIME),
@@ -209,6 +212,7 @@ def _schemas(limits: Limits) -> Json:
                 "ended_at": _maybe(_TIME),
                 "usage": _ref("Usage"),
                 **_PROCESSES,
+                "hidden": _HIDDEN,
                 "metadata": _OBJECT,
             }
         ),

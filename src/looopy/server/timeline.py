@@ -33,6 +33,7 @@ from looopy.types.event import (
 )
 from looopy.types.message import AssistantMessage, UserMessage
 from looopy.types.message_json import usage_to_json
+from looopy.types.ranges import Range, holds
 from looopy.types.state import Outcome
 
 _Json: TypeAlias = dict[str, Any]
@@ -44,7 +45,9 @@ _PAGE_BYTES: Final = 1024 * 1024
 _LONGEST_TEXT = 300
 
 
-async def timeline(stores: Stores, context_id: str, turn: int) -> _Json:
+async def timeline(
+    stores: Stores, context_id: str, turn: int, hidden: Sequence[Range] = ()
+) -> _Json:
     """
     The runs that belong to *turn*, the oldest first, with their model calls, tool calls and marks.
 
@@ -71,7 +74,7 @@ async def timeline(stores: Stores, context_id: str, turn: int) -> _Json:
     room = _MOST_SPANS
     shown: list[_Json] = []
     for run in runs:
-        shown.append(run.to_json(room))
+        shown.append(run.to_json(room, hidden))
         room = max(0, room - len(shown[-1]["spans"]))
     return {"turn": turn, "runs": shown, "complete": complete}
 
@@ -214,8 +217,8 @@ class _Run:
         known = {key: value for key, value in facts.items() if value is not None}
         self._marks.append({"kind": kind, "name": name, "at": _time(event.timestamp), **known})
 
-    def to_json(self, room: int) -> _Json:
-        """All of it, with at most *room* spans and as many marks."""
+    def to_json(self, room: int, hidden: Sequence[Range]) -> _Json:
+        """All of it, with at most *room* spans and as many marks; *hidden* was rewound."""
         record = self._record
         return {
             "turn": record.turn,
@@ -223,6 +226,7 @@ class _Run:
             "outcome": record.outcome.value if record.outcome else None,
             "stop_reason": record.stop_reason.value if record.stop_reason else None,
             "actor_id": record.actor_id,
+            "hidden": holds(hidden, record.first_position),
             "process": record.process,
             "recovered_by": record.recovered_by,
             "started": _time(record.started_at),

@@ -38,6 +38,11 @@ def shown(first: int, last: int, hidden: Sequence[Range]) -> list[Range]:
     return found
 
 
+def holds(ranges: Iterable[Range], position: int) -> bool:
+    """True if *position* is in one of *ranges*."""
+    return any(first <= position <= last for first, last in ranges)
+
+
 def counted(ranges: Iterable[Range]) -> int:
     """The number of positions in *ranges*."""
     return sum(last - first + 1 for first, last in ranges)

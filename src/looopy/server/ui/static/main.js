@@ -387,8 +387,12 @@ function away(refused) {
 
 /** Who holds the conversation, by the name that logs, traces and the timeline have. @param {any} of */
 function lease({record, turns}) {
-  if (!record.lease)
-    return record.turn_count ? `${counted(record.turn_count, "turn")}, no process holds it` : "";
+  if (!record.lease) {
+    const hidden = record.hidden_messages;
+    const rewound = hidden ? ` (${counted(hidden, "message")} hidden by a rewind)` : "";
+    const all = counted(record.turn_count, "turn");
+    return record.turn_count ? `${all}${rewound}, no process holds it` : "";
+  }
   const {turn, here, live, cancelling} = record.lease;
   const process = turns.get(turn)?.process ?? record.lease.process;
   const who = here

@@ -61,6 +61,9 @@ export async function showTimeline(conversation, turn, place) {
       end < last ? h("a", {href: `${base}${end + 1}`}, "Later →") : h("span"),
     ),
     h("p", {class: "facts"}, summary(found.runs)),
+    found.runs.some((/** @type {any} */ run) => run.hidden)
+      ? h("p", {class: "notice"}, "Hidden by a rewind: the model no longer reads it.")
+      : null,
     h(
       "div",
       {class: "picture-scroll", tabindex: 0, role: "group", "aria-label": "Timeline picture"},

@@ -40,6 +40,7 @@ export async function showUsage(conversation, place) {
   const budget = await budgetFigure(conversation.id).catch(() => null);
   const price = cost(usage) || (lacksPrice(usage) ? "unknown" : "$0");
   const words = price.split(/(\+? ?unknown)/); // the second of them smaller
+  const hidden = turns.filter((turn) => turn.hidden).length;
   const money = turns.some((turn) => turn.usage.cost?.total);
   fill(
     place,
@@ -47,7 +48,10 @@ export async function showUsage(conversation, place) {
     h(
       "dl",
       {class: "tiles"},
-      tile("Turns", count(record.turn_count)),
+      tile("Turns", [
+        count(record.turn_count),
+        hidden ? h("small", {}, `\u00a0(${count(hidden)} hidden)`) : null,
+      ]),
       tile("Input tokens", compactCount(asked)),
       tile("Output tokens", compactCount(usage.output ?? 0)),
       tile("From the cache", `${cached} %`),
@@ -129,7 +133,8 @@ function plot(title, all, partsOf, written, legend, lacks = () => false) {
     const mark = lacks(turn) ? svg("text", {...middle, y: y(sum) - 4}, "?") : null;
     const number =
       i % each === 0 ? svg("text", {...middle, y: HEIGHT - 8}, String(turn.turn)) : null;
-    const name = svg("title", {}, `Turn ${turn.turn}: ${parts.join(" + ") || "0"}`);
+    const rewound = turn.hidden ? ", hidden by a rewind" : "";
+    const name = svg("title", {}, `Turn ${turn.turn}${rewound}: ${parts.join(" + ") || "0"}`);
     return svg("g", {}, name, rects, mark, number);
   });
   const unknown = turns.filter(lacks).length;
@@ -174,7 +179,7 @@ function table(turns) {
     h(
       "tr",
       {},
-      h("td", {}, String(turn.turn)),
+      h("td", {}, turn.hidden ? `${turn.turn}, hidden` : String(turn.turn)),
       PARTS.map(([name]) => h("td", {class: "number"}, count(turn.usage[name] ?? 0))),
       h("td", {class: "number"}, cost(turn.usage) || (lacksPrice(turn.usage) ? "unknown" : "–")),
     );
