@@ -510,6 +510,7 @@ async def _look_at_it(page: Page) -> None:
 
 
 POOR = LoopConfig(budget=Budget(owner_day_tokens=500), max_tokens=1_000, on_budget="ask")
+ENGLAND = "\U0001f3f4" + "".join(chr(0xE0000 + ord(one)) for one in "gbeng\x7f")  # its flag
 SECRET = "canary-5f0c-correct-horse"
 KINDS: dict[str, Any] = {
     "api": AuthRequest(type="pat", provider="github", scopes=["repo"]),
@@ -720,7 +721,7 @@ async def _expires(page: Page, host: AgentHost) -> None:
     """Nobody can answer any more, and the turn goes on by keyboard."""
     auth = AuthContext("local")
     async with host.agent("late", auth) as agent:
-        await agent.execute_turn("Soon, please.\u202e\u200e\u200f\u061c\U000e0041", auth)
+        await agent.execute_turn(f"Soon.\u202e\u200f\U000e0041{ENGLAND}", auth)
     await page.tab.evaluate("location.hash = '#/c/late'")
     await page.sees(".request time:text-is('has expired')")
     assert await page.tab.query_selector(".request .danger, .request textarea") is None
@@ -732,7 +733,7 @@ async def _expires(page: Page, host: AgentHost) -> None:
     await page.press("Enter")
     await page.sees(".prose :text('Too late.')", ".turn-end.completed")
     await page.sees("a[aria-label='Timeline of turn 2']")
-    title = "Soon, please.⟨202E⟩⟨200E⟩⟨200F⟩⟨61C⟩⟨E0041⟩"
+    title = f"Soon.⟨202E⟩\u200f⟨E0041⟩{ENGLAND}"
     assert (await page.tab.title()).startswith(title)
     await page.sees(f".contexts .title:text-is('{title}')", f".bubble:has-text('{title}')")
 

@@ -2,10 +2,13 @@
  * Texts, numbers and times as people read them.
  */
 
-// Controls that a terminal obeys, marks that change the direction of what is beside them,
-// and letters of no shape at all, which only a model would read.
+// Controls that a terminal obeys, marks that turn all that follows them around, and letters of no
+// shape, which only a model would read. Some flags are made of a few such letters. The marks that
+// people write in Arabic and Hebrew (U+200E, U+200F, U+061C) act on what is beside them alone.
+const FLAG = /\u{1f3f4}[\u{e0030}-\u{e0039}\u{e0061}-\u{e007a}]{3,6}\u{e007f}/u.source;
 const HIDDEN =
-  /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\u{e0000}-\u{e007f}]/gu;
+  /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u202a-\u202e\u2066-\u2069\u{e0000}-\u{e007f}]/u.source;
+const FOUND = new RegExp(`${FLAG}|${HIDDEN}`, "gu");
 
 /**
  * The text with every control character made visible, so that what is shown is what is there.
@@ -13,8 +16,9 @@ const HIDDEN =
  * @param {string} text
  */
 export function shown(text) {
-  return text.replace(/\r\n/g, "\n").replace(HIDDEN, (one) => {
+  return text.replace(/\r\n/g, "\n").replace(FOUND, (one) => {
     const code = one.codePointAt(0) ?? 0;
+    if (code === 0x1f3f4) return one;
     if (code < 0x20) return String.fromCharCode(0x2400 + code);
     return code === 0x7f ? "\u2421" : `⟨${code.toString(16).toUpperCase()}⟩`;
   });
