@@ -11,8 +11,9 @@ is OpenTelemetry's own share: its SDK called by hand beside a turn without telem
 spans, attributes and measurements, and its exporter.
 
 A turn of kind `stream` is one as users have it: OpenAI's SDK reads an answer of 40 pieces from a
-server on loopback, which sends them one by one. For `wire`, it sends all of them at once. In `text`
-and `tool` a script stands in for the model: the worst case.
+server on loopback, which sends them one by one. For `wire`, it sends all of them at once.
+`stream-tool` and `wire-tool` begin with a call of a tool. In `text` and `tool` a script stands in
+for the model: the worst case.
 
     python -m benchmarks.telemetry              some minutes
     python -m benchmarks.telemetry --rounds 4   fewer
@@ -49,6 +50,7 @@ from looopy.telemetry import configure
 from looopy.telemetry.otlp import OTLPSpanExporter
 from looopy.testing import ScriptedProvider, text, tool_call
 
+KINDS = ["stream", "stream-tool", "wire", "wire-tool", "text", "tool"]
 TURNS = 128  # 256 spans: OpenTelemetry sends up to 512 in one request
 SINK = """
 import json, time
@@ -60,19 +62,25 @@ def piece(delta, finish=None):
     return chunk(choices=[{"index": 0, "delta": delta, "finish_reason": finish}])
 USED = {"prompt_tokens": 100, "completion_tokens": 40, "total_tokens": 140}
 PIECES = [piece({"content": "It is three. "}) for _ in range(40)] + [piece({}, "stop")]
-PIECES.append(chunk(usage=USED) + b"data: [DONE]" + bytes([10, 10]))
+END = chunk(usage=USED) + b"data: [DONE]" + bytes([10, 10])
+PIECES.append(END)
+ADD = {"name": "add", "arguments": json.dumps({"a": 1, "b": 2})}
+CALL = {"tool_calls": [{"index": 0, "id": "c1", "type": "function", "function": ADD}]}
+CALLS = [piece(CALL), piece({}, "tool_calls"), END]
 class Sink(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     wbufsize = -1
     disable_nagle_algorithm = True
     def do_POST(self):
-        self.rfile.read(int(self.headers["Content-Length"]))
+        body = self.rfile.read(int(self.headers["Content-Length"]))
         self.send_response(200)
         if "chat" in self.path:
+            asked = json.loads(body)["messages"][-1]["role"] == "user"
+            pieces = CALLS if "-tool" in self.path and asked else PIECES
             self.send_header("Content-Type", "text/event-stream")
-            self.send_header("Content-Length", str(sum(map(len, PIECES))))
+            self.send_header("Content-Length", str(sum(map(len, pieces))))
             self.end_headers()
-            for piece in PIECES:
+            for piece in pieces:
                 self.wfile.write(piece)
                 if "stream" in self.path:
                     self.wfile.flush()
@@ -155,7 +163,7 @@ async def round_of(
 ) -> float:
     """CPU milliseconds of a turn, over `TURNS` turns of a new context, with `end()` after them."""
     model: LLMProvider = ScriptedProvider(script(kind), repeat=True, chunk_chars=12)
-    if kind in {"stream", "wire"}:
+    if kind.startswith(("stream", "wire")):
         model = OpenAIProvider("m", base_url=f"http://127.0.0.1:{port}/{kind}", api_key="k")
     async with Agent(name, llm_provider=model, tools=[add], stores=url) as agent:
         await agent.execute_turn("Warm up.")
@@ -164,7 +172,7 @@ async def round_of(
         for _ in range(TURNS):
             await agent.execute_turn("What is 1 + 2?")
             if beside is not None:
-                beside.turn(int(kind == "tool"))
+                beside.turn(int(kind.endswith("tool")))
         end()
         return (time.process_time() - began) / TURNS * 1000
 
@@ -203,7 +211,7 @@ async def compare(kind: str, backend: str, port: str, rounds: int) -> None:
         provider.shutdown()
     off = median(plain)
     print(
-        f"{kind:6} {backend:7} off {off:.3f} ms, on {over(watched[OTLPSpanExporter], plain)},"
+        f"{kind:11} {backend:7} off {off:.3f} ms, on {over(watched[OTLPSpanExporter], plain)},"
         f" by OpenTelemetry's exporter {over(watched[UsualSpanExporter], plain)},"
         f" OpenTelemetry by hand {over(bare, plain)}; a scrape {scraped:.1f} ms",
         flush=True,
@@ -220,7 +228,7 @@ def main() -> None:
     """Run them all."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=12)
-    parser.add_argument("--kinds", nargs="+", default=["stream", "wire", "text", "tool"])
+    parser.add_argument("--kinds", nargs="+", default=KINDS)
     parser.add_argument("--backends", nargs="+", default=["sqlite", "memory"])
     given = parser.parse_args()
     with subprocess.Popen([sys.executable, "-c", SINK], stdout=subprocess.PIPE, text=True) as sink:
