@@ -12,7 +12,7 @@ import pytest
 
 from looopy import Agent, AuthContext, Budget, Plugin, ToolContext, tool
 from looopy.agent.hosted import break_off, making_of
-from looopy.errors import ContextNotFound, LLMError, OutputInvalid, ValueRefused
+from looopy.errors import ConfigurationError, ContextNotFound, LLMError, OutputInvalid, ValueRefused
 from looopy.llm.render import CANCELLED, NOT_STARTED, OUTCOME_UNKNOWN
 from looopy.replay import Recording, read_recording, replay, run_beside, scrub
 from looopy.replay.differences import Played, first_difference
@@ -24,6 +24,7 @@ from looopy.testing.replays import replay_turn
 from looopy.tools import ArtifactTools, Ask, NeedsInput, Skill, Skills
 from looopy.types.approval import Approve, Deny
 from looopy.types.config import LoopConfig, RetryPolicy
+from looopy.types.context import SystemPrompt
 from looopy.types.message import AssistantMessage, StopReason, ToolResultMessage
 from looopy.types.state import Outcome, PendingKind
 
@@ -123,7 +124,7 @@ def agent_of(
     stores: Stores,
     *replies: Any,
     context_id: str = "c",
-    prompt: str = "You help.",
+    prompt: SystemPrompt = "You help.",
     tools: Sequence[Any] = TOOLS,
     config: LoopConfig = QUICK,
     model: str = "scripted",
@@ -736,6 +737,72 @@ async def test_tools_and_prompts_of_local_sources_are_compared(stores):
     assert now.difference is not None
     assert "system prompt" in now.difference.text  # this source has no part in it
     assert [said.partition(":")[0] for said in now.left_out] == ["tools of Served"]
+
+
+async def test_a_tool_of_a_plugin_that_is_off_today_is_not_gone(stores):
+    """As one without a plugin: it may be there for some callers, or at some times."""
+    on = True
+
+    @tool(effects="none", is_enabled=lambda: on)
+    def peek() -> str:
+        """Peek."""
+        return "seen"
+
+    plugin = Plugin("mine", tools=[peek])
+    async with agent_of(stores, tool_call("peek"), text("hi"), tools=[plugin]) as agent:
+        await agent.execute_turn("go")
+    (one,) = await recordings(stores)
+    on = False
+    found = await replay(one, agent_of(stores, tools=[plugin]))
+    assert (found.difference, found.gone) == (None, [])
+    assert found.left_out == [
+        "tools of requests: is_enabled of peek may depend on the caller",
+    ]
+
+
+@pytest.mark.parametrize("place", ["agent", "plugin"])
+async def test_a_prompt_that_needs_the_caller_is_not_compared(stores, place):
+    """A replay has none; the rest of the turn is compared, and the reason is told."""
+
+    def names_the_caller(turn: Any) -> str:
+        return f"You help {turn.auth_context.actor_id}."
+
+    mine = Plugin("mine", tools=[look], prompts=[names_the_caller])
+    prompt, tools = ("", [mine]) if place == "plugin" else (names_the_caller, [look])
+    replies = tool_call("look", word="a"), text("hi")
+    async with agent_of(stores, *replies, prompt=prompt, tools=tools) as agent:
+        await agent.execute_turn("go", auth_context=AuthContext("ada"))
+    (one,) = await recordings(stores)
+    found = await replay(one, agent_of(stores, prompt=prompt, tools=tools))
+    assert found.difference is None
+    assert found.now.outcome == "completed"
+    [said] = found.left_out
+    assert said.startswith("the system prompt: a replay has no caller, and the system prompt's")
+    assert said.endswith("failed with AttributeError")
+    ignored = await replay(one, agent_of(stores, prompt=prompt, tools=tools), ignore=("prompt",))
+    assert (ignored.difference, ignored.left_out) == (None, [])
+    other = await replay(one, agent_of(stores, prompt=prompt, tools=[pay]), ignore=("prompt",))
+    assert other.difference is not None
+    assert other.difference.kind == "request"
+
+
+async def test_a_local_source_that_fails_stops_the_replay_with_its_name(stores):
+    """It is a mistake of today's application, and no difference of the turn."""
+
+    class Failing:
+        """A source that has lost its file."""
+
+        is_local = True
+
+        def list_tools(self) -> Sequence[Any]:
+            """Fail."""
+            raise OSError("the disk is gone")
+
+    async with agent_of(stores, text("hi")) as agent:
+        await agent.execute_turn("go")
+    (one,) = await recordings(stores)
+    with pytest.raises(ConfigurationError, match="the tools of Failing cannot be listed: OSError"):
+        await replay(one, agent_of(stores, tools=[Failing()]))
 
 
 async def test_tools_that_are_offered_to_some_are_not_compared(stores):

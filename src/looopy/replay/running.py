@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 from looopy.agent.agent import Agent
 from looopy.agent.hosted import Making, making_of
 from looopy.auth.redaction import Redactor
-from looopy.errors import ConfigurationError, ValueRefused
+from looopy.errors import ConfigurationError, LooopyError, ValueRefused
 from looopy.history.open_calls import unanswered
 from looopy.history.view import View
 from looopy.llm.provider import Abilities, abilities_of
@@ -26,6 +26,7 @@ from looopy.loop.output import (
     output_type_of,
     tries_in,
 )
+from looopy.loop.prompts import build_prompt
 from looopy.loop.turn import run_turn
 from looopy.replay.answers import AsSaid, AsThen, Script, answering, stand_in
 from looopy.replay.differences import (
@@ -79,8 +80,8 @@ async def replay(
 
     The prompt, the tools' schemas, the limits and the loop are those of today. Nothing is sent, no
     tool runs, and nothing is stored. Budgets, time limits, hooks and the count of failures do not
-    matter, and a summary is
-    the one of then.
+    matter, and a summary is the one of then. There is no caller: functions of the system prompt get
+    a `TurnContext` without `auth_context`.
 
     Args:
         agent: An agent as the application makes it, not started: its prompt, tools, model name and
@@ -90,7 +91,7 @@ async def replay(
             the time of day, for example, differs always.
 
     Raises:
-        ConfigurationError: The agent's model or tools cannot be made.
+        ConfigurationError: The agent's model or tools cannot be made or listed.
         ValueRefused: The turn is still open, or *ignore* has another name.
     """
     for part in ignore:
@@ -116,6 +117,10 @@ async def replay_made(
     script = Script(recording)
     sources = [] if making is None else await _listed(making)
     stage = _Stage.of(recording, making, sources, script, output_type)
+    if "prompt" in ignore or "prompt" in stage.unknown:
+        stage = stage.without_prompt()
+    elif (failed := await stage.failure_of_prompt()) is not None:
+        stage = stage.without_prompt(f"the system prompt: a replay has no caller, and {failed}")
     events = await stage.play(recording, script)
     now = recording_of(durable(events), before=recording.before)
     cut_off, surplus = script.over.is_set(), script.surplus
@@ -154,7 +159,7 @@ class _Stage:
     """
 
     provider: AsThen
-    sources: Sequence[Tool | ToolProvider]
+    sources: Sequence[Tool | _AnsweringSource]
     context: TurnContext
     config: LoopConfig
     output_type: Any
@@ -171,10 +176,10 @@ class _Stage:
         script: Script,
         output_type: Any,
     ) -> _Stage:
-        sources, left_out = list[Tool | ToolProvider](), list[str]()
+        sources, left_out = list[Tool | _AnsweringSource](), list[str]()
         names = set[str]()
         unknown, chosen = set[str](), list[str]()
-        elsewhere, speaking = list[str](), list[str]()
+        elsewhere, with_prompts = list[str](), list[str]()  # sources of servers
         if making is None:
             unknown = set(PARTS)
             left_out.append("requests: no agent was given to compare them with")
@@ -183,7 +188,7 @@ class _Stage:
                 if tools is None:
                     elsewhere.append(type(source).__name__)
                     if hasattr(source, "system_prompts"):
-                        speaking.append(type(source).__name__)
+                        with_prompts.append(type(source).__name__)
                     continue
                 chosen += [tool.name for tool in tools if tool.is_enabled is not None]
                 names |= {tool.name for tool in tools}
@@ -191,15 +196,14 @@ class _Stage:
                 if isinstance(source, Tool):
                     sources += answered
                 else:
-                    sources.append(_Answering(source, answered))
+                    sources.append(_AnsweringSource(source, answered))
             if elsewhere:
                 unknown.add("tools")
                 left_out.append(f"tools of {', '.join(elsewhere)}: a replay does not ask for them")
-            if speaking:
+            if with_prompts:
                 unknown.add("prompt")
-                left_out.append(
-                    f"the system prompt: a replay does not ask {', '.join(speaking)} for its part"
-                )
+                asked = ", ".join(with_prompts)
+                left_out.append(f"the system prompt: a replay does not ask {asked} for its part")
             if chosen:
                 unknown.add("tools")
                 left_out.append(
@@ -232,6 +236,32 @@ class _Stage:
             known=names,
             unknown=unknown,
             left_out=left_out,
+        )
+
+    async def failure_of_prompt(self) -> str | None:
+        """Why the system prompt cannot be built; `None`: it can be."""
+        context = self.context
+        try:
+            await build_prompt(
+                context.system_prompt, await prompts_of(self.sources, context), context
+            )
+        except ConfigurationError as error:
+            return error.message
+        return None
+
+    def without_prompt(self, reason: str | None = None) -> _Stage:
+        """The stage with an empty system prompt, which is not compared; *reason* is left out."""
+        sources = [
+            tool
+            for source in self.sources
+            for tool in ([source] if isinstance(source, Tool) else source.tools)
+        ]
+        return replace(
+            self,
+            sources=sources,
+            context=replace(self.context, system_prompt=""),
+            unknown={*self.unknown, "prompt"},
+            left_out=[*self.left_out, *([reason] if reason else [])],
         )
 
     async def play(self, recording: Recording, script: Script) -> list[AgentEvent]:
@@ -277,28 +307,43 @@ _Listed: TypeAlias = tuple[Tool | ToolProvider, Sequence[Tool] | None]
 
 
 async def _listed(making: Making) -> Sequence[_Listed]:
-    """The sources of an agent, each with its tools; `None` if they may come from a server."""
+    """
+    The sources of an agent, each with its tools; `None` if they may come from a server.
+
+    Raises:
+        ConfigurationError: A source failed.
+    """
     listed: list[_Listed] = []
     for source in wrap_tools(making.tools):
         if isinstance(source, Tool):
             listed.append((source, [source]))
         elif getattr(source, "is_local", False) is True:
-            listed.append((source, list((await gather_tools([source])).values())))
+            listed.append((source, await _tools_of(source)))
         else:
             listed.append((source, None))
     return listed
 
 
-class _Answering:
+async def _tools_of(source: ToolProvider) -> Sequence[Tool]:
+    try:
+        return list((await gather_tools([source], disabled=True)).values())
+    except LooopyError:
+        raise
+    except Exception as error:
+        name, kind = type(source).__name__, type(error).__name__
+        raise ConfigurationError(f"the tools of {name} cannot be listed: {kind}") from error
+
+
+class _AnsweringSource:
     """A source whose calls get the recorded results; its prompts are those of *source*."""
 
     def __init__(self, source: ToolProvider, tools: Sequence[Tool]) -> None:
+        self.tools = tools
         self._source = source
-        self._tools = tools
 
     def list_tools(self) -> Sequence[Tool]:
         """The tools, which do nothing."""
-        return self._tools
+        return self.tools
 
     async def system_prompts(self, turn: TurnContext) -> Sequence[PromptPart]:
         """The prompts of the source itself."""

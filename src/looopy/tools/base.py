@@ -349,8 +349,8 @@ class ToolProvider(Protocol):
     returns parts of the system prompt. `acquire()` and `release()` are called when an agent begins
     and ceases to use it (see `SharedToolProvider`).
 
-    A source that lists its tools and prompts without a server may set the attribute `is_local` to
-    `True`: a replay then compares them.
+    A source may set the attribute `is_local` to `True` if `list_tools` needs no server and lists
+    the same tools in every turn: a replay then compares its tools and its prompts.
     """
 
     def list_tools(self) -> Sequence[Tool] | Awaitable[Sequence[Tool]]:

@@ -117,6 +117,8 @@ async def gather_tools(
     sources: Sequence[ToolSource],
     turn: TurnContext | None = None,
     warn: Callable[[str], object] = lambda _text: None,
+    *,
+    disabled: bool = False,
 ) -> dict[str, Tool]:
     """
     The enabled tools of *sources* by name, in order.
@@ -125,6 +127,7 @@ async def gather_tools(
         turn: The calling turn. Without one, a tool whose filter depends on the turn counts as
             enabled.
         warn: Called with the reason if a source offers less than it should.
+        disabled: Also return the tools whose `is_enabled` says no.
 
     Raises:
         InvalidTool: Two tools share a name (case aside), or a source has another type. In a turn, a
@@ -143,7 +146,7 @@ async def gather_tools(
                     continue
                 found.pop(loser.name, None)
             owners[folded] = (source, one)
-            if _is_on(one, turn, warn):
+            if disabled or _is_on(one, turn, warn):
                 found[one.name] = one
     return found
 

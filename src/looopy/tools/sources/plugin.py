@@ -64,8 +64,8 @@ class Plugin(UsesSources):
         )
 
     async def list_tools(self) -> Sequence[Tool]:
-        """All of its tools."""
-        return list((await gather_tools(self._sources)).values())
+        """All of its tools; the caller asks `is_enabled` of each."""
+        return list((await gather_tools(self._sources, disabled=True)).values())
 
     async def list_for(self, turn: TurnContext, warn: Callable[[str], object]) -> Sequence[Tool]:
         """Its tools in *turn*, if it is on."""
