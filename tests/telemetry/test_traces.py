@@ -322,9 +322,35 @@ def test_measurements_wait_for_a_collection_but_not_in_any_number(kept):
     assert recorded == [*range(100)]
 
 
+class Waited:
+    """A lock that tells when somebody waits for it."""
+
+    def __init__(self):
+        self._lock, self.waited = threading.Lock(), threading.Event()
+
+    def acquire(self, *, blocking):
+        """Take it if it is free."""
+        assert not blocking
+        return self._lock.acquire(blocking=False)
+
+    def release(self):
+        """Let go of it."""
+        self._lock.release()
+
+    def __enter__(self):
+        """Wait for it."""
+        self.waited.set()
+        self._lock.acquire()
+
+    def __exit__(self, *_):
+        """Let go of it."""
+        self._lock.release()
+
+
 def test_a_collection_waits_for_what_another_thread_records(kept):
     """It would else lack the one that the thread has taken from the queue."""
     instruments = Instruments(kept.tracers, kept.meters)
+    instruments._recording = lock = Waited()
     recording, go_on, collected = threading.Event(), threading.Event(), []
 
     def slow(*measured):
@@ -342,12 +368,34 @@ def test_a_collection_waits_for_what_another_thread_records(kept):
     threads[0].start()
     assert recording.wait(30)
     threads[1].start()
-    threads[1].join(0.2)
+    assert lock.waited.wait(30)
     go_on.set()
     for thread in threads:
         thread.join()
     [turns] = collected[0][names.TURN_DURATION]
     assert turns.count == 64
+
+
+def test_a_turn_waits_for_no_collection(kept):
+    """A collector's thread that records takes the turn's measurements, too."""
+    instruments = Instruments(kept.tracers, kept.meters)
+    recording, go_on, in_time = threading.Event(), threading.Event(), []
+
+    def slow(*_):
+        recording.set()
+        in_time.append(go_on.wait(10))
+
+    instruments.later(slow, 1.0, {})
+    collector = threading.Thread(target=kept.metrics)
+    collector.start()
+    assert recording.wait(30)
+    for _ in range(100):
+        instruments.later(instruments.turn_s.record, 1.0, {})
+    go_on.set()
+    collector.join()
+    assert in_time == [True]
+    [turns] = kept.metrics()[names.TURN_DURATION]
+    assert turns.count == 100
 
 
 def test_a_turn_may_end_while_its_thread_records_measurements(kept):

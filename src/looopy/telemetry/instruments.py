@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import version
-from threading import RLock
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from opentelemetry.context import Context, set_value
@@ -75,9 +75,10 @@ class Instruments:
         text = "From the call to the claim of the context, the wait in line included"
         self.lease_s = _seconds(meter, names.LEASE_WAIT, text, _SHORT_SECONDS)
         self._late: deque[tuple[Record, Any, Mapping[str, Any] | None]] = deque()
-        # A collector's thread waits for what another one is recording. One thread may come twice:
-        # the garbage collection may end a turn that was abandoned.
-        self._recording = RLock()
+        # Held by the thread that records. Only a collection waits for it: a turn leaves its entries
+        # to the thread that records, which may be its own (garbage collection ends an abandoned
+        # turn anywhere) or a collector's.
+        self._recording = Lock()
         # Counted in a dictionary, and read when somebody collects: a turn changes them four times.
         self.waiting: Counter[str] = Counter()
         self.running: Counter[str] = Counter()
@@ -119,8 +120,11 @@ class Instruments:
         """
         late = self._late
         late.append((record, value, place))
-        if len(late) >= _AT_ONCE:
-            self._record_all()
+        if len(late) >= _AT_ONCE and self._recording.acquire(blocking=False):
+            try:
+                self._record_all()
+            finally:
+                self._recording.release()
 
     def model_call(self, call: ModelCall, place: Mapping[str, Any], context: Context) -> None:
         """Record the measurements of a model call."""
@@ -143,14 +147,14 @@ class Instruments:
 
     def _record_all(self) -> None:
         late = self._late
-        with self._recording:
-            while late:
-                record, value, place = late.popleft()
-                record(value, place, NO_SPAN)
+        while late:
+            record, value, place = late.popleft()
+            record(value, place, NO_SPAN)
 
     def _collected(self, _: CallbackOptions) -> Iterable[Observation]:
         """The turns that wait. The SDK calls this first when it collects, so nothing is missing."""
-        self._record_all()
+        with self._recording:
+            self._record_all()
         return _by_agent(self.waiting)
 
 

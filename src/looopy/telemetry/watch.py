@@ -58,12 +58,17 @@ class _Watch(Protocol):
     """Something that watches a turn, or a part of one."""
 
     @property
+    def context_id(self) -> str:
+        """The context of the turn."""
+        ...
+
+    @property
     def broken(self) -> bool:
         """True once the watch of the turn has failed."""
         ...
 
-    def give_up(self) -> str:
-        """Watch the turn no longer, and return the id of its context."""
+    def give_up(self) -> None:
+        """Watch the turn no longer."""
         ...
 
 
@@ -79,7 +84,8 @@ def _quietly(method: Callable[Concatenate[W, P], None]) -> Callable[Concatenate[
         try:
             method(self, *args, **kwargs)
         except Exception:
-            _logger.exception("the telemetry of a turn of context %s failed", self.give_up())
+            _logger.exception("the telemetry of a turn of context %s failed", self.context_id)
+            self.give_up()
 
     return wraps(method)(guarded)
 
@@ -103,7 +109,7 @@ class TurnWatch:
         self.trace: str | None = None
         self._instruments = instruments
         self._content = content
-        self._context_id = context_id
+        self.context_id = context_id
         self._name = agent_name
         self._agent = {names.AGENT_NAME: agent_name}
         self._number: dict[str, int] = {}
@@ -117,15 +123,14 @@ class TurnWatch:
         self._chat: Span | None = None
         self._chat_began = 0.0
 
-    def give_up(self) -> str:
-        """Count the turn no longer as one that waits or runs."""
+    def give_up(self) -> None:
+        """Watch the turn no longer, nor count it as one that waits or runs."""
         self.broken = True
         with suppress(Exception):
             self._wait_no_longer()
             if self._owns:
                 self._owns = False
                 self._instruments.running[self._name] -= 1
-        return self._context_id
 
     @_quietly
     def begin(self) -> None:
@@ -139,7 +144,7 @@ class TurnWatch:
             attributes={
                 names.OPERATION: names.INVOKE_AGENT,
                 names.AGENT_NAME: name,
-                names.CONVERSATION_ID: self._context_id,
+                names.CONVERSATION_ID: self.context_id,
             },
         )
         self._span = span
@@ -204,7 +209,7 @@ class TurnWatch:
         model = request.model
         self._of_model = {names.PROVIDER_NAME: provider, names.REQUEST_MODEL: model}
         self._model = {names.OPERATION: names.CHAT, **self._of_model}
-        attributes: dict[str, Any] = {**self._model, names.CONVERSATION_ID: self._context_id}
+        attributes: dict[str, Any] = {**self._model, names.CONVERSATION_ID: self.context_id}
         if attempt > 1:
             attributes[names.ATTEMPT] = attempt
         if options.temperature is not None:
@@ -382,9 +387,14 @@ class ToolWatch:
         """True once the watch of the turn has failed."""
         return self._turn.broken
 
-    def give_up(self) -> str:
+    @property
+    def context_id(self) -> str:
+        """The context of the turn."""
+        return self._turn.context_id
+
+    def give_up(self) -> None:
         """Watch the turn no longer."""
-        return self._turn.give_up()
+        self._turn.give_up()
 
     @_quietly
     def begin(
