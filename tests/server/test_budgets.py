@@ -167,3 +167,31 @@ async def test_an_owner_sees_what_was_used_reserved_and_is_allowed(stores):
             for wrong in ("yesterday", "9999-12-31", "0001-01-01"):
                 answer = await raw.get("/budget", params={"day": wrong})
                 assert (answer.status_code, answer.json()["error"]["path"]) == (400, "/day")
+
+
+async def test_a_turn_without_messages_is_hidden_with_the_message_before_it(stores):
+    """Continued without room, a turn adds none: a rewind to behind it leaves it in sight."""
+    said = [("Hi.", 500), (None, 500), (None, 50_000), ("More.", 50_000)]
+    for message, tokens in said:
+        async with agent("c", stores, tokens) as asking:
+            await asking.execute_turn(message, auth_context=AuthContext("ada"))
+
+    async def hidden(client):
+        turns = (await client.get("/contexts/c/turns")).json()["items"]
+        runs = (await client.get("/contexts/c/turns/3/timeline")).json()["runs"]
+        shown = {run["turn"]: run["hidden"] for run in runs}
+        assert shown == {one["turn"]: one["hidden"] for one in turns if one["turn"] in shown}
+        return [one["turn"] for one in turns if one["hidden"]]
+
+    async with AgentHost(agent, stores) as host:
+        app = create_app(host, authenticate=StaticTokens({ADA: "ada"}))
+        transport, ada = httpx.ASGITransport(app), {"Authorization": f"Bearer {ADA}"}
+        async with httpx.AsyncClient(
+            transport=transport, base_url="http://localhost", headers=ada
+        ) as client:
+            assert await hidden(client) == []
+            for to, expected in ((4, [4]), (3, [3, 4]), (1, [1, 2, 3, 4])):
+                rewound = await client.post("/contexts/c/rewind", json={"to": to})
+                assert rewound.status_code == 200, rewound.text
+                assert await hidden(client) == expected
+                assert (await client.post("/contexts/c/undo-rewind", json={})).status_code == 200

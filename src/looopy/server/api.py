@@ -33,6 +33,7 @@ from looopy.server.items import (
     context_to_json,
     entry_to_json,
     hit_to_json,
+    is_hidden,
     lease_to_json,
     placed_to_json,
     turn_to_json,
@@ -50,7 +51,7 @@ from looopy.types.context import AuthContext
 from looopy.types.event import AgentEvent, event_to_json
 from looopy.types.message import UserMessage
 from looopy.types.message_json import message_from_json
-from looopy.types.ranges import counted, holds
+from looopy.types.ranges import counted
 
 _PAGE = 50
 _TITLE_CHARS = 80
@@ -322,10 +323,7 @@ class _Api:
         record = await self._known(request, auth)
         limit, journal = self._limit(request), self._host.stores_for(auth).journal
         found = await journal.turns(record.context_id, after=_after(request), limit=limit + 1)
-        items = [
-            {**turn_to_json(one), "hidden": holds(record.hidden, one.first_position)}
-            for one in found
-        ]
+        items = [{**turn_to_json(one), "hidden": is_hidden(one, record.hidden)} for one in found]
         return _page(items, limit, "turn")
 
     async def inbox(self, request: Request) -> Response:

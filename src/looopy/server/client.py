@@ -84,6 +84,7 @@ class ContextItem(TypedDict):
     metadata: dict[str, Any]
     tags: list[str]
     last_seq: int
+    hidden_messages: NotRequired[int]
 
 
 class TurnItem(TypedDict):
@@ -99,6 +100,7 @@ class TurnItem(TypedDict):
     usage: dict[str, Any]
     process: NotRequired[str | None]
     recovered_by: NotRequired[str | None]
+    hidden: NotRequired[bool]
     metadata: dict[str, Any]
 
 

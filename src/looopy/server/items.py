@@ -5,6 +5,7 @@ Contexts, turns, messages and artifacts as JSON objects: items of a page, over H
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any, Final
 
 from looopy.agent.lease import seems_left
@@ -13,6 +14,7 @@ from looopy.stores.records import ContextRecord, Entry, MessageRecord, TurnRecor
 from looopy.stores.search import SearchHit
 from looopy.types.artifact import Artifact
 from looopy.types.message_json import message_to_json, usage_to_json
+from looopy.types.ranges import Range, holds
 from looopy.types.state import AgentStatus, pending_to_json
 
 _LIMIT: Final = re.compile(r"\(Budget\.(\w+)\)")
@@ -97,6 +99,11 @@ def turn_to_json(turn: TurnRecord) -> dict[str, Any]:
         "recovered_by": turn.recovered_by,
         "metadata": dict(turn.metadata),
     }
+
+
+def is_hidden(turn: TurnRecord, hidden: Iterable[Range]) -> bool:
+    """True if *turn* was rewound. One without messages went with the message before it."""
+    return holds(hidden, min(turn.first_position, turn.last_position))
 
 
 def placed_to_json(record: MessageRecord) -> dict[str, Any]:

@@ -42,7 +42,7 @@ def _ref(name: str) -> Json:
     return {"$ref": f"#/components/schemas/{name}"}
 
 
-_HIDDEN: Final[Json] = {"type": "boolean", "description": "It was rewound."}
+_HIDDEN: Final[Json] = {"type": "boolean", "description": "A rewind has hidden it."}
 _PROCESSES: Final[Mapping[str, Json]] = {
     "process": _said(_TEXT, "The process that ran it: its name in the log and in traces."),
     "recovered_by": _said(_TEXT, "The process that found its own one dead, and ended it."),
@@ -129,7 +129,7 @@ def _schemas(limits: Limits) -> Json:
                 "tags": {"type": "array", "items": _TEXT},
                 "last_seq": _NUMBER,
                 "last_position": _NUMBER,
-                "hidden_messages": {**_NUMBER, "description": "Those that were rewound."},
+                "hidden_messages": {**_NUMBER, "description": "How many a rewind has hidden."},
                 "lease": _maybe(_ref("Lease")),
             }
         ),

@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final, TypeAlias
 
 from looopy.errors import ConfigurationError, ContextNotFound
+from looopy.server.items import is_hidden
 from looopy.server.problems import Problem
 from looopy.stores.bundle import Stores
 from looopy.stores.records import TurnRecord
@@ -33,7 +34,7 @@ from looopy.types.event import (
 )
 from looopy.types.message import AssistantMessage, UserMessage
 from looopy.types.message_json import usage_to_json
-from looopy.types.ranges import Range, holds
+from looopy.types.ranges import Range
 from looopy.types.state import Outcome
 
 _Json: TypeAlias = dict[str, Any]
@@ -226,7 +227,7 @@ class _Run:
             "outcome": record.outcome.value if record.outcome else None,
             "stop_reason": record.stop_reason.value if record.stop_reason else None,
             "actor_id": record.actor_id,
-            "hidden": holds(hidden, record.first_position),
+            "hidden": is_hidden(record, hidden),
             "process": record.process,
             "recovered_by": record.recovered_by,
             "started": _time(record.started_at),
