@@ -264,12 +264,15 @@ def check_room(
         used, reserved: The sums of the account, both without this call.
 
     Raises:
-        BudgetExceeded: It does not fit; `waits` is true if it would if calls that run used nothing.
+        BudgetExceeded: It does not fit; `waits` is true if it would if calls that run used nothing,
+            and `resets_at` is `None` if it fits no period.
     """
-    for what, limit, asked, settled, held in (
+    limits = (
         ("tokens", allowance.tokens, most.tokens, used.tokens, reserved.tokens),
         ("cost_usd", allowance.nanos, most.nanos, used.nanos, reserved.nanos),
-    ):
+    )
+    never = any(limit is not None and asked > limit for _, limit, asked, _, _ in limits)
+    for what, limit, asked, settled, held in limits:
         if limit is None or settled + held + asked <= limit:
             continue
         name = f"{allowance.name}_{what}"
@@ -282,7 +285,7 @@ def check_room(
         beside = f", calls that run may use {is_held} more" if held else ""
         shorter = "allow shorter answers with LoopConfig.max_tokens"
         ways = f"raise it, {shorter}, or continue after {until:%Y-%m-%d %H:%M} UTC"
-        if asked > limit:  # a new period has no room for it either
+        if never:
             ways = f"raise it, or {shorter}"
         raise BudgetExceeded(
             f"{whose} has used {is_used} of {of_limit} {unit} of this {allowance.period}{beside},"
@@ -291,7 +294,7 @@ def check_room(
             limit=name,
             value=limit if what == "tokens" else limit / _NANOS,
             waits=settled + asked <= limit,
-            resets_at=until,
+            resets_at=None if never else until,
         )
 
 

@@ -21,10 +21,12 @@ from looopy.stores.bundle import Stores
 from looopy.stores.spending import (
     NOTHING,
     TENANT,
+    Allowance,
     Amount,
     Place,
     account_of,
     allowances_of,
+    check_room,
     nanos_of,
 )
 from looopy.testing import ScriptedProvider, failure, text, tool_call
@@ -143,6 +145,21 @@ async def test_a_call_that_fits_no_period_is_not_put_off(agent_of, memory_stores
         agent.state.waits_for
     )
     assert "continue after" not in str(agent.state.waits_for)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "dollars", "fits"), [(99, None, False), (100, None, True), (100, 0.9, False)]
+)
+def test_a_call_that_fits_no_period_has_no_time_to_come_back(tokens, dollars, fits):
+    """By any of its limits, also if another one refuses it first."""
+    nanos = None if dollars is None else nanos_of(dollars)
+    day = Allowance(account_of("ada"), "day", tokens, nanos, name="owner_day")
+    most, used = Amount(100, nanos_of(1.0)), Amount(50, 0)
+    with pytest.raises(BudgetExceeded, match=r"Budget\.owner_day_tokens") as refused:
+        check_room(day, "d2026-11-28", most, used, NOTHING)
+    until = datetime(2026, 11, 29, tzinfo=UTC) if fits else None
+    assert refused.value.resets_at == until
+    assert ("or continue after 2026-11-29 00:00 UTC" in str(refused.value)) is fits
 
 
 async def test_a_turn_that_asks_goes_on_when_the_budget_is_raised(agent_of, stores):
