@@ -341,17 +341,21 @@ async def test_models_tells_the_choice_and_the_embedded_ones(looopy):
 
 
 @pytest.mark.parametrize(
-    ("listed", "line"),
+    ("source", "spec", "line"),
     [
-        (PriceList("installed", "0.2.3", date(2025, 1, 1)), ". They are old: upgrade genai-prices"),
-        (None, 'Prices: unknown, and so are costs: pip install "looopy[prices]"'),
+        ("installed", True, ". They are old: upgrade genai-prices"),
+        ("fetched", True, ". They are old: fetch it again"),
+        (None, None, 'Prices: unknown, and so are costs: pip install "looopy[prices]"'),
+        (None, True, "costs: genai-prices cannot be used, and the log says why"),
     ],
-    ids=["old", "without the extra"],
+    ids=["old", "old and fetched", "without the extra", "damaged"],
 )
-def test_models_tells_what_to_do_about_prices(monkeypatch, capsys, listed, line):
+def test_models_tells_what_to_do_about_prices(monkeypatch, capsys, source, spec, line):
     """A line ends in the way out."""
+    old = source and PriceList(source=source, version="0.2.3", known_until=date(2025, 1, 1))
     monkeypatch.setenv("LOOOPY_MODEL", "local")
-    monkeypatch.setattr("looopy.cli.models.price_list", lambda: listed)
+    monkeypatch.setattr("looopy.cli.models.price_list", lambda: old)
+    monkeypatch.setattr("looopy.cli.models.find_spec", lambda _: spec)
     list_models()
     assert line + "\n" in capsys.readouterr().out
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
 
 from looopy.cli.terminal import Terminal
 from looopy.llm.local import catalogue, is_cached
@@ -28,6 +29,11 @@ def list_models() -> int:
 
 def _prices() -> str:
     used = price_list()
-    if used is None:
+    if used is None and find_spec("genai_prices") is None:
         return 'unknown, and so are costs: pip install "looopy[prices]"'
-    return f"{used}. They are old: upgrade genai-prices" if used.is_old else str(used)
+    if used is None:
+        return "unknown, and so are costs: genai-prices cannot be used, and the log says why"
+    if not used.is_old:
+        return str(used)
+    way = "fetch it again" if used.source == "fetched" else "upgrade genai-prices"
+    return f"{used}. They are old: {way}"

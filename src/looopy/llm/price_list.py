@@ -10,6 +10,7 @@ when the list was installed says nothing: that is why the time of the file count
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
@@ -22,10 +23,10 @@ from typing import Any, Final, Literal
 MAX_AGE_DAYS: Final = 90
 """The log warns of a list that is older. Releases of genai-prices are some days apart."""
 _logger = logging.getLogger("looopy")
-_warned = Lock()  # and never released
+_told = Lock()  # held once the log has a warning, or the reason why there is no list
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PriceList:
     """
     A list of prices.
@@ -57,7 +58,8 @@ class PriceList:
         named = f"genai-prices {self.version}"
         if self.known_until is None:
             return f"a list of the application, with {named}" if self.source == "own" else named
-        ago = f"{self.known_until} ({self.age_days} days ago)"
+        days = self.age_days
+        ago = f"{self.known_until} ({days} {'day' if days == 1 else 'days'} ago)"
         if self.source == "fetched":
             return f"{named}, fetched on {ago}"
         return f"{named}, which knows no change after {ago}"
@@ -74,27 +76,29 @@ def price_list() -> PriceList | None:
         return None
     try:
         import genai_prices
-        from genai_prices import data, data_snapshot
+        from genai_prices import data_snapshot
 
         version, used = genai_prices.__version__, data_snapshot.get_snapshot()
         if used.from_auto_update:
-            return PriceList("fetched", version, used.timestamp.date())
-        if used.providers is not data.providers:
-            return PriceList("own", version)
+            return PriceList(source="fetched", version=version, known_until=used.timestamp.date())
+        # Imported if it is in use; to import it takes long.
+        data = sys.modules.get("genai_prices.data")
+        if data is None or used.providers is not data.providers:
+            return PriceList(source="own", version=version)
     except Exception:
         _logger.exception("the prices of genai-prices cannot be used")
         return None
-    return PriceList("installed", version, _installed_until())
+    return PriceList(source="installed", version=version, known_until=_installed_until())
 
 
 def warn_if_old() -> None:
     """Log a warning if the list in use is old, once a process."""
-    if _warned.locked():
+    if _told.locked():
         return
     used = price_list()
     if used is None:
-        _warned.acquire(blocking=False)  # the log has the reason, and a call comes here each time
-    elif used.is_old and _warned.acquire(blocking=False):
+        _told.acquire(blocking=False)
+    elif used.is_old and _told.acquire(blocking=False):
         _logger.warning(
             "costs and budgets may be wrong, as the prices are old: %s. Upgrade genai-prices, or"
             " let its UpdatePrices fetch newer ones",
@@ -116,7 +120,7 @@ def _installed_until() -> date | None:
         installed = datetime.fromtimestamp(Path(data.__file__).stat().st_mtime, UTC).date()
     except (OSError, TypeError, ValueError):
         installed = _today()
-    # A builder of images may set all files to a time long ago: that is no day of installation.
+    # A builder of images may set all files to one time: before the first day, it says nothing.
     return max((day for day in days if day <= installed), default=max(days, default=None))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from importlib.metadata import version
@@ -34,7 +35,7 @@ TODAY = date(2026, 11, 24)
 @pytest.fixture(autouse=True)
 def anew(monkeypatch):
     """As in a process that has warned of no list; the installed list is back afterwards."""
-    monkeypatch.setattr(module, "_warned", Lock())
+    monkeypatch.setattr(module, "_told", Lock())
     module._installed_until.cache_clear()
     yield
     module._installed_until.cache_clear()
@@ -67,7 +68,26 @@ def test_the_installed_list_says_how_far_it_goes():
     found = price_list()
     assert (found.source, found.version) == ("installed", version(NAME))
     assert date(2026, 11, 1) <= found.known_until <= datetime.now(UTC).date()
-    assert found.is_old is (found.age_days > MAX_AGE_DAYS)
+
+
+def test_a_list_is_old_after_ninety_days(monkeypatch):
+    """And not on the ninetieth."""
+    monkeypatch.setattr(module, "_today", lambda: TODAY)
+    for days, is_old in ((1, False), (MAX_AGE_DAYS, False), (MAX_AGE_DAYS + 1, True)):
+        known_until = TODAY - timedelta(days=days)
+        found = PriceList(source="fetched", version="1", known_until=known_until)
+        assert (found.age_days, found.is_old) == (days, is_old)
+        assert str(found).endswith(f"{known_until} ({days} {'day' if days == 1 else 'days'} ago)")
+
+
+@pytest.mark.parametrize("source", ["own", "fetched"])
+def test_the_age_of_another_list_loads_no_installed_one(monkeypatch, source):
+    """Its module takes a third of a second, which an event loop would wait for."""
+    monkeypatch.delitem(sys.modules, "genai_prices.data")
+    made = data_snapshot.DataSnapshot([dated(None)], from_auto_update=source == "fetched")
+    data_snapshot.set_custom_snapshot(made)
+    assert price_list().source == source
+    assert "genai_prices.data" not in sys.modules
 
 
 @pytest.mark.parametrize(
@@ -93,7 +113,9 @@ def test_a_price_that_was_announced_ahead_makes_no_list_newer(
     monkeypatch.setattr(data, "providers", [dated(*starts)])
     found = module._installed_until()
     assert found == (expected and date.fromisoformat(expected))
-    assert PriceList("installed", "1", found).is_old is (expected == "2026-05-20")
+    assert PriceList(source="installed", version="1", known_until=found).is_old is (
+        expected == "2026-05-20"
+    )
 
 
 def test_a_variant_of_a_price_has_a_first_day_too():
