@@ -125,10 +125,11 @@ class Program:
 
 
 def _own():
-    """Make the terminal the child's own, so that Ctrl-C reaches it."""
+    """Make the terminal the child's own, so that Ctrl-C reaches it; its end is told, too."""
     import fcntl
     import termios
 
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # a run of the tests under `nohup` ignores it
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 

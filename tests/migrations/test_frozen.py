@@ -33,7 +33,7 @@ ROOT = Path(__file__).parents[2]
 SCRIPTS = list(
     reversed(list(ScriptDirectory.from_config(Config(ROOT / "alembic.ini")).walk_revisions()))
 )
-SOON = LoopConfig(lease_ttl_s=1.0)  # half of it is how long an owner that died is looked at
+SHORT_LEASE = LoopConfig(lease_ttl_s=1.0)  # a dead owner is looked at for half of it
 STEPS = [(script.down_revision, script.revision) for script in SCRIPTS if script.down_revision]
 
 
@@ -145,7 +145,7 @@ async def test_a_turn_that_died_then_is_ended_and_continued_now(url):
     """Its calls get their results, and it goes on where it stopped."""
     async with open_stores(await _upgraded(url)) as stores:
         model = ScriptedProvider([text("done")])
-        options = {"tools": [add], "stores": stores, "loop_config": SOON}
+        options = {"tools": [add], "stores": stores, "loop_config": SHORT_LEASE}
         async with Agent("open", llm_provider=model, **options) as agent:
             assert agent.state.interrupted_turn == 2
             done = (await agent.execute_turn(None)).raise_for_outcome()
@@ -180,7 +180,7 @@ async def test_what_was_sent_then_is_said_now(url, revision):
         _, waiting = await stores.journal.inbox("spoken-to")
         assert waiting[0].message.text == "left, please"
         model = ScriptedProvider([text("left it is")], repeat=True)
-        options = {"stores": stores, "loop_config": SOON}
+        options = {"stores": stores, "loop_config": SHORT_LEASE}
         async with Agent("spoken-to", llm_provider=model, **options) as agent:
             await agent.execute_turn("and now?", AuthContext("u1"))
             messages = await agent.get_messages()
