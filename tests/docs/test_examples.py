@@ -230,7 +230,7 @@ async def test_a_service_refuses_a_second_turn_while_one_runs(tmp_path, monkeypa
 
 def test_a_mounted_api_knows_who_is_signed_in(tmp_path):
     """A key of the request begins the turn; a stranger finds nothing, and no key is stored."""
-    with _serve("starlette_app.py", cwd=tmp_path) as port, httpx.Client() as client:
+    with _serve("starlette_app.py", cwd=tmp_path) as port, httpx.Client(timeout=60) as client:
         ada, bob = {"X-Session": "key-of-ada"}, {"X-Session": "key-of-bob"}
         url = client.get(f"http://127.0.0.1:{port}/").json()["agents"] + "/mine"
         accept = {**ada, "Accept": "text/event-stream"}

@@ -223,7 +223,8 @@ async def test_artifacts_of_a_task():
         big, notes, report = task.artifacts
         assert report.parts[0].data.struct_value["n"] == 3
         assert notes.parts[0].raw == b"hello"
-        async with httpx.AsyncClient(headers={"Authorization": f"Bearer {ADA}"}) as http:
+        signed_in = {"Authorization": f"Bearer {ADA}"}
+        async with httpx.AsyncClient(headers=signed_in, timeout=60) as http:
             assert len((await http.get(big.parts[0].url)).content) == 100_000
 
 

@@ -46,6 +46,7 @@ PNG = (
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJg"
     "gg=="
 )
+SIGNED_IN = {"Authorization": f"Bearer {TOKEN}"}
 RECORD = re.compile(r"/contexts/[^/?]+$")
 
 
@@ -520,7 +521,7 @@ async def _is_overtaken(page: Page, host: AgentHost, url: str, let_go: asyncio.E
     statuses: list[int] = []
 
     async def second(route: Any) -> None:
-        async with httpx.AsyncClient(headers={"Authorization": f"Bearer {TOKEN}"}) as client:
+        async with httpx.AsyncClient(headers=SIGNED_IN, timeout=60) as client:
             statuses.append((await client.post(turns, json={"inputs": denied})).status_code)
         answer = await route.fetch()
         statuses.append(answer.status)
@@ -668,7 +669,7 @@ async def _stops(page: Page, url: str) -> None:
     await page.sees(".log .bubble:has-text('And later.')", ".turn-end.completed")
     assert not await page.tab.is_visible(".queued .bubble")
     assert "I see. The turn has ended" in await page.tab.inner_text("#announcer")
-    async with httpx.AsyncClient(headers={"Authorization": f"Bearer {TOKEN}"}) as client:
+    async with httpx.AsyncClient(headers=SIGNED_IN, timeout=60) as client:
         assert (await client.delete(f"{url}/contexts/held")).status_code == 204
     await page.sees(".welcome", ".alert:has-text('This conversation was deleted.')")
 
