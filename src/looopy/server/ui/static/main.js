@@ -22,6 +22,7 @@ const TABS = /** @type {const} */ (["timeline", "artifacts", "usage"]);
 const PANELS = /** @type {const} */ ([...TABS, "replay"]);
 const TITLES = {timeline: "Timeline", artifacts: "Artifacts", usage: "Usage", replay: "Replay"};
 const LIVE_MS = 1000;
+const RUNS = "A turn runs here. Stop it, then delete the conversation.";
 const ABSENT = "There is no conversation of this name. It begins with your first message.";
 
 class App {
@@ -317,10 +318,13 @@ class App {
     if (!conversation) return;
     const text = "Its messages, artifacts and events are erased for good.";
     if (!(await confirmed("Delete this conversation?", text, "Delete"))) return;
+    await conversation.erase().catch((error) => {
+      throw error.code === "agent_busy" ? new Error(RUNS) : error;
+    });
     conversation.close();
-    await conversation.erase();
     announce("The conversation was deleted");
-    location.hash = "#/";
+    if (this.conversation === conversation) location.hash = "#/";
+    this.problem(null); // its stream may have told first
   }
 
   async drawPanel() {

@@ -1,0 +1,105 @@
+"""The page of `looopy serve` in Chromium: one conversation, followed once and to its end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tests.web.page import Page, opened, served_here
+
+from looopy import Agent, AuthContext, Stores, ToolContext, UserMessage, open_stores, tool
+from looopy.server import AgentHost
+from looopy.testing import ScriptedProvider, text, tool_call
+
+AUTH = AuthContext("local")
+
+
+class World(NamedTuple):
+    """A server, the page, and what lets go of the calls of a conversation that wait."""
+
+    page: Page
+    url: str
+    host: AgentHost
+    stores: Stores
+    let_go: defaultdict[str, asyncio.Event]
+
+    async def hears(self, name: str, *said: str) -> None:
+        """Run turns in a conversation, beside the page."""
+        async with self.host.agent(name, AUTH) as agent:
+            for one in said:
+                await agent.execute_turn(one, AUTH)
+
+    async def shows(self, name: str, *said: str) -> None:
+        """Show a conversation, with messages said before."""
+        await self.hears(name, *said)
+        await self.page.tab.evaluate("name => { location.hash = `#/c/${name}`; }", name)
+        await self.page.sees(f".contexts a[aria-current]:has-text('{name}')" if said else "#composer")
+
+    async def waits(self, name: str) -> None:
+        """Begin a turn in a new conversation, which waits in a call."""
+        await self.shows(name)
+        await self.page.sees("text=There is no conversation of this name")
+        await self.page.tab.focus("#composer")
+        await self.page.say("Wait.")
+        await self.page.sees(".call.running", ".chip.running")
+
+
+def _reply(request: Any) -> Any:
+    """Play the model: it waits if it is told to, and else repeats what it was told."""
+    last = request.messages[-1]
+    if not isinstance(last, UserMessage):
+        return text("Waited.")
+    return tool_call("wait") if last.text == "Wait." else text(f"Said: {last.text}")
+
+
+@asynccontextmanager
+async def _world(browser: Any, modules: Path) -> AsyncIterator[World]:
+    let_go: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
+
+    @tool
+    async def wait(context: ToolContext) -> str:
+        """Wait."""
+        await let_go[context.context_id].wait()
+        return "waited"
+
+    def build(context_id: str, stores: Stores) -> Agent:
+        model = ScriptedProvider(_reply, chunk_chars=8)
+        return Agent(context_id, llm_provider=model, tools=[wait], stores=stores)
+
+    async with (
+        open_stores("memory:") as stores,
+        served_here(build, stores) as (url, host),
+        opened(browser, url, modules) as page,
+    ):
+        try:
+            yield World(page, url, host, stores, let_go)
+        finally:
+            for one in let_go.values():
+                one.set()
+
+
+async def test_a_conversation_is_followed_whatever_happens_to_its_requests(
+    browser: Any, modules: Path
+) -> None:
+    """A refused Delete leaves it as it is."""
+    async with _world(browser, modules) as world:
+        await _is_not_deleted_while_it_runs(world)
+
+
+async def _is_not_deleted_while_it_runs(world: World) -> None:
+    """The refusal ends nothing: the page sees the turn end. Then the conversation goes."""
+    page = world.page
+    await world.waits("kept")
+    await page.tab.click(".chat-tools button:text-is('Delete')")
+    await page.tab.click("dialog .main")
+    await page.sees(".alert:has-text('A turn runs here. Stop it')")
+    world.let_go["kept"].set()
+    await page.sees(".turn-end.completed", ".chip.ready")
+    await page.tab.click(".chat-tools button:text-is('Delete')")
+    await page.tab.click("dialog .main")
+    await page.sees(".welcome", ".contexts .empty")
+    assert not await page.tab.is_visible(".alert")
