@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,6 +17,8 @@ from looopy.server import AgentHost
 from looopy.testing import ScriptedProvider, text, tool_call
 
 AUTH = AuthContext("local")
+FOLLOWING = re.compile(r"/events\?.*include=")
+TURNS = re.compile(r"/turns$")
 
 
 class World(NamedTuple):
@@ -85,9 +88,11 @@ async def _world(browser: Any, modules: Path) -> AsyncIterator[World]:
 async def test_a_conversation_is_followed_whatever_happens_to_its_requests(
     browser: Any, modules: Path
 ) -> None:
-    """A refused Delete leaves it as it is."""
+    """They are refused, late, sent twice or lost: nothing is missed, and nothing comes twice."""
     async with _world(browser, modules) as world:
         await _is_not_deleted_while_it_runs(world)
+        await _is_followed_once(world)
+        await _is_sent_once(world)
 
 
 async def _is_not_deleted_while_it_runs(world: World) -> None:
@@ -103,3 +108,47 @@ async def _is_not_deleted_while_it_runs(world: World) -> None:
     await page.tab.click("dialog .main")
     await page.sees(".welcome", ".contexts .empty")
     assert not await page.tab.is_visible(".alert")
+
+
+async def _is_followed_once(world: World) -> None:
+    """Somebody sends while the page waits for a server that was away."""
+    tab, streams = world.page.tab, []
+    tab.on("request", lambda one: streams.append(one.url) if FOLLOWING.search(one.url) else None)
+    await world.hears("once", "One.")
+    here, until = await world.page.delayed(re.compile(r"/contexts/once$"))
+    await tab.evaluate("location.hash = '#/c/once'")
+    await here.wait()
+    await tab.focus("#composer")
+    async with tab.expect_response(TURNS):
+        await world.page.say("Two.")
+    until.set()
+    for said in ("Two.", "Three."):
+        await world.page.sees(f".log .prose:has-text('Said: {said}')", ".chip.ready")
+        if said == "Two.":
+            await world.page.say("Three.")
+    assert len(streams) == 1, streams
+    await tab.unroute_all()
+
+
+async def _is_sent_once(world: World) -> None:
+    """Enter that is pressed twice, or held down, sends one message of a new conversation."""
+    tab, sent = world.page.tab, []
+    tab.on("request", lambda one: sent.append(one) if TURNS.search(one.url) else None)
+    await tab.evaluate("location.hash = '#/new'")
+    await world.page.sees("text=A new conversation. It begins")
+    here, until = await world.page.delayed(TURNS)
+    await tab.fill("#composer", "Once.")
+    await world.page.press("Enter")
+    await here.wait()
+    await world.page.press("Enter")
+    await tab.fill("#composer", "Another.")
+    until.set()
+    await world.page.sees(".log .prose:has-text('Said: Once.')", ".chip.ready")
+    assert await tab.input_value("#composer") == "Another."
+    await tab.focus("#composer")
+    for _ in range(3):
+        await tab.keyboard.down("Enter")
+    await tab.keyboard.up("Enter")
+    await world.page.sees(".log .prose:has-text('Said: Another.')", ".chip.ready")
+    assert [one.post_data_json["message"] for one in sent] == ["Once.", "Another."]
+    await tab.unroute_all()

@@ -15,6 +15,8 @@ export class Composer {
     /** @type {import("./conversation.js").Conversation | null} */
     this.conversation = null;
     this.key = "";
+    /** Conversations to which a message is under way. */
+    this.sending = new WeakSet();
     this.input = h("textarea", {
       id: "composer",
       rows: 1,
@@ -108,7 +110,7 @@ export class Composer {
   pressed(event) {
     if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
     event.preventDefault();
-    this.element.requestSubmit();
+    if (!event.repeat) this.element.requestSubmit();
   }
 
   /** @param {"send" | "steer" | "follow-up"} how */
@@ -117,6 +119,8 @@ export class Composer {
     const {conversation} = this;
     const {attachments} = this;
     if ((!text && !attachments.files.length) || !conversation) return;
+    if (this.sending.has(conversation)) return; // pressed twice
+    this.sending.add(conversation);
     const message = attachments.message(text);
     this.key ||= newKey(); // the same one again if the answer to the request was lost
     try {
@@ -130,6 +134,8 @@ export class Composer {
     } catch (error) {
       this.actions.problem(error);
       if (how === "steer") await conversation.refresh().catch(this.actions.problem); // it has ended
+    } finally {
+      this.sending.delete(conversation);
     }
   }
 

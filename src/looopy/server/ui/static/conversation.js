@@ -61,6 +61,8 @@ export class Conversation extends EventTarget {
     this.seq = 0;
     this.newest = 0; // position of the model's last answer
     this.closing = new AbortController();
+    /** @type {Promise<void> | null} */
+    this.opening = null;
   }
 
   /** True if a turn runs, as far as this page knows. */
@@ -68,8 +70,13 @@ export class Conversation extends EventTarget {
     return this.record?.status === "busy";
   }
 
-  /** Load it, and follow it until `close`. */
-  async open() {
+  /** Load it, and follow it until `close`: once, however often somebody asks. */
+  open() {
+    this.opening ??= this.opened().finally(() => (this.opening = null));
+    return this.opening;
+  }
+
+  async opened() {
     for (let tries = 0; !this.record; tries += 1) {
       try {
         await this.load();
@@ -460,8 +467,18 @@ export class Conversation extends EventTarget {
    */
   async send(message, key) {
     await call("POST", at(this.id, "/turns"), {message}, {"Idempotency-Key": key});
-    if (!this.record) await this.open();
     this.emit("sent");
+    if (!this.record) void this.begun();
+  }
+
+  /** Follow a conversation that is there now. */
+  async begun() {
+    try {
+      await this.opening; // it may have asked before the message was there
+      if (!this.record) await this.open();
+    } catch (error) {
+      this.emit("lost", error);
+    }
   }
 
   /** Continue the interrupted turn. */
