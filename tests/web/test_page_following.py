@@ -18,6 +18,11 @@ from looopy.testing import ScriptedProvider, text, tool_call
 
 AUTH = AuthContext("local")
 FOLLOWING = re.compile(r"/events\?.*include=")
+MESSAGES = re.compile(r"/messages\?before=")
+SCROLLED_UP = """() => {
+    document.querySelector(".scroller").scrollTop = 0;
+    return !document.querySelector(".newest").hidden;
+}"""
 TURNS = re.compile(r"/turns$")
 
 
@@ -93,6 +98,7 @@ async def test_a_conversation_is_followed_whatever_happens_to_its_requests(
         await _is_not_deleted_while_it_runs(world)
         await _is_followed_once(world)
         await _is_sent_once(world)
+        await _is_loaded_anew(world)
 
 
 async def _is_not_deleted_while_it_runs(world: World) -> None:
@@ -151,4 +157,36 @@ async def _is_sent_once(world: World) -> None:
     await tab.keyboard.up("Enter")
     await world.page.sees(".log .prose:has-text('Said: Another.')", ".chip.ready")
     assert [one.post_data_json["message"] for one in sent] == ["Once.", "Another."]
+    await tab.unroute_all()
+
+
+async def _is_loaded_anew(world: World) -> None:
+    """After a rewind, while the next turn runs; a request that fails is made again."""
+    tab = world.page.tab
+    await world.shows("anew", "One." + "\n\nAnd more." * 40, "Two.")
+    await world.page.sees(".turn-end >> nth=1", ".chip.ready")
+    here, until = await world.page.delayed(MESSAGES)
+    async with world.host.agent("anew", AUTH) as agent:
+        await agent.rewind(2)
+        await here.wait()
+        await agent.execute_turn("Three.", AUTH)
+    until.set()
+    await world.page.sees(".lease:has-text('3 turns')", ".log .prose:has-text('Said: Three.')")
+    said = await tab.locator(".log .bubble").all_inner_texts()
+    assert [one[:4] for one in said] == ["One.", "Thre"]
+    await tab.unroute_all()
+
+    failed: list[Any] = []
+
+    async def fail(route: Any) -> None:
+        failed.append(route)
+        await (route.abort() if len(failed) == 1 else route.continue_())
+
+    await tab.wait_for_function(SCROLLED_UP)
+    await tab.route(MESSAGES, fail)
+    async with world.host.agent("anew", AUTH) as agent:
+        await agent.rewind(3)
+    await tab.wait_for_selector(".log .bubble:has-text('Three.')", state="detached")
+    await world.page.sees(".log .bubble:has-text('One.')", ".chip.ready", ".newest:visible")
+    assert await tab.eval_on_selector(".scroller", "one => one.scrollTop") == 0
     await tab.unroute_all()

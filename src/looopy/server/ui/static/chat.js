@@ -123,7 +123,7 @@ export class Chat {
     this.turnEnds();
     this.olderShown();
     this.draw();
-    this.toEnd();
+    if (this.atEnd) this.toEnd();
   }
 
   sorted() {

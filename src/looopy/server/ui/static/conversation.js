@@ -58,6 +58,7 @@ export class Conversation extends EventTarget {
     this.absent = false; // it begins with its first message
     /** The server's reason for showing nothing new. @type {Problem | null} */
     this.refused = null;
+    this.isWhole = false; // else it has to be loaded, before more events make sense
     this.seq = 0;
     this.newest = 0; // position of the model's last answer
     this.closing = new AbortController();
@@ -101,13 +102,15 @@ export class Conversation extends EventTarget {
     this.closing.abort();
   }
 
-  /** Read everything anew. */
+  /** Read everything anew. Meanwhile no event may be taken: it would be lost. */
   async load() {
-    this.record = await get(at(this.id));
-    this.absent = false;
-    this.seq = this.record.last_seq;
-    const below = this.record.last_position + 1;
+    this.isWhole = false;
+    const record = await get(at(this.id));
+    const below = record.last_position + 1;
     const page = await get(at(this.id, `/messages?before=${below}&limit=${PAGE}&clip=${CLIP}`));
+    this.record = record;
+    this.absent = false;
+    this.seq = record.last_seq;
     this.entries = new Map(page.items.map((/** @type {Entry} */ one) => [one.position, one]));
     this.older = page.next;
     this.calls.clear();
@@ -116,15 +119,17 @@ export class Conversation extends EventTarget {
     this.placeAll();
     await Promise.all([this.loadTurns(), this.list(), this.wait()]);
     this.live = null;
+    this.isWhole = true;
     this.emit("all");
-    await this.recall(page.items[0], this.seq);
+    void this.recall(page.items[0], this.seq);
   }
 
   /** Read the page of messages before those that are here. */
   async loadOlder() {
-    if (this.older === null) return;
-    const path = at(this.id, `/messages?before=${this.older}&limit=${PAGE}&clip=${CLIP}`);
-    const page = await get(path);
+    const {older} = this;
+    if (older === null) return;
+    const page = await get(at(this.id, `/messages?before=${older}&limit=${PAGE}&clip=${CLIP}`));
+    if (older !== this.older) return; // they are not before what is here now
     this.older = page.next;
     const [next] = [...this.entries.values()]
       .filter((one) => one.message.role !== "toolResult") // its call may lie on this page
@@ -266,6 +271,7 @@ export class Conversation extends EventTarget {
     let stale = false; // the server was lost, and has not said since how things stand
     for (let tries = 0; !this.closing.signal.aborted; tries += 1) {
       try {
+        if (!this.isWhole) await this.load();
         const path = at(this.id, `/events?format=compact&${STREAM}&clip=${CLIP}&after=${this.seq}`);
         const follows = () => {
           tries = 0;
@@ -281,14 +287,14 @@ export class Conversation extends EventTarget {
         };
         for await (const frame of follow(path, this.closing.signal, opened)) {
           if (frame.name === "problem") throw problemOf(frame.data?.error);
-          this.take(frame);
+          await this.take(frame);
         }
       } catch (error) {
         if (this.closing.signal.aborted) return;
         this.refused = error instanceof Problem && !isAway(error) ? error : null;
         if (error instanceof Problem && error.status < 500 && error.status !== 429) {
           if (error.code !== "invalid_place") return this.emit("lost", error);
-          await this.load().catch(() => {}); // the log is another one
+          this.isWhole = false; // the log is another one
         }
       } finally {
         clearTimeout(settled);
@@ -307,14 +313,20 @@ export class Conversation extends EventTarget {
     }
   }
 
-  /** Take the next frame of the stream. @param {import("./api.js").Frame} frame */
+  /**
+   * Take the next frame of the stream.
+   *
+   * @param {import("./api.js").Frame} frame
+   * @returns {Promise<void> | void} until which the next one has to wait
+   */
   take(frame) {
+    if (frame.id && Number(frame.id) <= this.seq) return void (this.live = null); // it was loaded
     if (frame.id) this.seq = Number(frame.id);
     const event = frame.data;
     if (event.path || Array.isArray(event)) return; // of an agent that works for a call
     if (frame.name === "") return this.grow("text", event);
     if (frame.name === "thinking") return this.grow("thinking", event);
-    const known = /** @type {Record<string, (event: any) => void>} */ ({
+    const known = /** @type {Record<string, (event: any) => Promise<void> | void>} */ ({
       turn_start: () => this.began(event),
       message_start: () => this.grow("text", ""),
       message_end: () => this.ended(event),
@@ -332,11 +344,11 @@ export class Conversation extends EventTarget {
       warning: () => this.note(event.text),
       error: () => this.note(event.text),
       turn_end: () => this.over(event),
-      compaction: () => void this.load(),
-      history_rewound: () => void this.load(),
-      history_cleared: () => void this.load(),
+      compaction: () => this.load(),
+      history_rewound: () => this.load(),
+      history_cleared: () => this.load(),
     });
-    known[frame.name]?.(event);
+    return known[frame.name]?.(event);
   }
 
   /** @param {any} event */
