@@ -23,6 +23,16 @@ SCROLLED_UP = """() => {
     document.querySelector(".scroller").scrollTop = 0;
     return !document.querySelector(".newest").hidden;
 }"""
+CUT_ONCE = """() => {
+    const {fetch} = window;
+    window.fetch = async (...given) => {
+        const answer = await fetch(...given);
+        if (!answer.ok || !answer.url.includes("/messages?")) return answer;
+        window.fetch = fetch;
+        const cut = (body) => body.error(new TypeError("network error"));
+        return new Response(new ReadableStream({start: cut}));
+    };
+}"""
 TURNS = re.compile(r"/turns$")
 
 
@@ -99,6 +109,7 @@ async def test_a_conversation_is_followed_whatever_happens_to_its_requests(
         await _is_followed_once(world)
         await _is_sent_once(world)
         await _is_loaded_anew(world)
+        await _is_opened_at_last(world)
 
 
 async def _is_not_deleted_while_it_runs(world: World) -> None:
@@ -189,4 +200,27 @@ async def _is_loaded_anew(world: World) -> None:
     await tab.wait_for_selector(".log .bubble:has-text('Three.')", state="detached")
     await world.page.sees(".log .bubble:has-text('One.')", ".chip.ready", ".newest:visible")
     assert await tab.eval_on_selector(".scroller", "one => one.scrollTop") == 0
+    await tab.unroute_all()
+
+
+async def _is_opened_at_last(world: World) -> None:
+    """The server fails once, and once it dies amid its answer."""
+    tab, failed = world.page.tab, []
+    failure = {"error": {"code": "internal_error", "message": "the server failed"}}
+
+    async def fail(route: Any) -> None:
+        failed.append(route)
+        if len(failed) == 1:
+            await route.fulfill(status=500, json=failure)
+        else:
+            await route.continue_()
+
+    await tab.evaluate(CUT_ONCE)
+    await tab.route(MESSAGES, fail)
+    await world.shows("late", "One.")
+    await world.page.sees(".log .prose:has-text('Said: One.')", ".chip.ready")
+    assert len(failed) == 3
+    assert not await tab.is_visible(".alert")
+    await world.hears("late", "Two.")
+    await world.page.sees(".log .prose:has-text('Said: Two.')")  # it is followed
     await tab.unroute_all()

@@ -67,7 +67,7 @@ export async function call(method, path, body, more = {}) {
   const said = body === undefined ? more : {...more, "Content-Type": "application/json"};
   const options = {method, headers: headers(said), body: body && written(body)};
   const answer = await checked(await fetched(path, options));
-  return answer.status === 204 ? null : parsed(await answer.text());
+  return answer.status === 204 ? null : parsed(await reached(answer.text()));
 }
 
 /** @param {string} path */
@@ -87,7 +87,7 @@ export async function download(path, most = Infinity) {
   const reader = /** @type {ReadableStream<Uint8Array>} */ (answer.body).getReader();
   const parts = [];
   for (let read = 0; ;) {
-    const {done, value} = await reader.read();
+    const {done, value} = await reached(reader.read());
     if (done) return {blob: new Blob(parts), whole: true};
     parts.push(/** @type {BlobPart} */ (value));
     read += value.length;
@@ -99,9 +99,14 @@ export async function download(path, most = Infinity) {
 }
 
 /** @param {string} path @param {RequestInit} options */
-async function fetched(path, options) {
+function fetched(path, options) {
+  return reached(fetch(new URL(path, ROOT), options));
+}
+
+/** An answer or its body, which may be cut. @template T @param {Promise<T>} coming @returns {Promise<T>} */
+async function reached(coming) {
   try {
-    return await fetch(new URL(path, ROOT), options);
+    return await coming;
   } catch (error) {
     throw error instanceof TypeError ? new Unreachable() : error;
   }

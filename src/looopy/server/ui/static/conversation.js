@@ -87,13 +87,15 @@ export class Conversation extends EventTarget {
           this.absent = true;
           return this.emit("absent");
         }
-        if (!isAway(error)) throw error;
         this.record = null; // a part of it came
+        if (!isAway(error)) throw error;
+        this.refused = refusal(error);
         this.emit("connection");
         await pause(Math.min(SLOWEST_S, 0.3 * 2 ** tries));
       }
       if (this.closing.signal.aborted) return;
     }
+    this.refused = null;
     void this.keepFollowing();
   }
 
@@ -291,8 +293,8 @@ export class Conversation extends EventTarget {
         }
       } catch (error) {
         if (this.closing.signal.aborted) return;
-        this.refused = error instanceof Problem && !isAway(error) ? error : null;
-        if (error instanceof Problem && error.status < 500 && error.status !== 429) {
+        this.refused = refusal(error);
+        if (error instanceof Problem && !isAway(error)) {
           if (error.code !== "invalid_place") return this.emit("lost", error);
           this.isWhole = false; // the log is another one
         }
@@ -570,7 +572,12 @@ function within(lengths, path) {
 /** True if a later request may be answered. @param {unknown} error */
 export function isAway(error) {
   if (error instanceof Unreachable) return true;
-  return error instanceof Problem && [429, 502, 503, 504].includes(error.status);
+  return error instanceof Problem && (error.status === 429 || error.status >= 500);
+}
+
+/** The server's reason; null if there is no server, as far as a proxy can tell. @param {unknown} error */
+function refusal(error) {
+  return error instanceof Problem && ![429, 502, 503, 504].includes(error.status) ? error : null;
 }
 
 /** What ended a stream; only a conversation that is gone ends it for good. @param {any} said */

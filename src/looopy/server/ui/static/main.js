@@ -103,7 +103,7 @@ class App {
         return true;
       } catch (error) {
         if (error instanceof Problem && error.status === 401) return false;
-        const back = isAway(error) || (error instanceof Problem && error.status >= 500);
+        const back = isAway(error);
         const refused = error instanceof Problem ? error : null;
         const text = back ? away(refused) : /** @type {Error} */ (error).message;
         fill(this.root, h("p", {class: "empty", role: "status"}, text));
