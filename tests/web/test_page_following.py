@@ -112,6 +112,30 @@ async def test_a_conversation_is_followed_whatever_happens_to_its_requests(
         await _is_opened_at_last(world)
 
 
+async def test_a_tab_finds_its_way_in_and_to_the_message_field(browser: Any, modules: Path) -> None:
+    """By keyboard, and with a token in the address."""
+    async with _world(browser, modules) as world:
+        await _is_skipped_to(world)
+
+
+async def _is_skipped_to(world: World) -> None:
+    """The first link of the tab leads to the message field, or to the panel that covers it."""
+    tab = world.page.tab
+    await world.shows("skip", "One.")
+    await world.page.sees(".turn-end.completed")
+    await world.page.tab_to(".skip", "Shift+Tab")
+    await world.page.press("Enter")
+    await world.page.sees("#composer:focus", ".turn-end.completed")
+    await tab.set_viewport_size({"width": 320, "height": 640})
+    await tab.evaluate("location.hash = '#/c/skip/usage'")
+    await world.page.sees(".panel .tiles")
+    await world.page.is_accessible()
+    await world.page.tab_to(".skip", "Shift+Tab")
+    await world.page.press("Enter")
+    await world.page.sees(".panel-body:focus", ".panel .tiles")
+    await tab.set_viewport_size({"width": 1440, "height": 900})
+
+
 async def _is_not_deleted_while_it_runs(world: World) -> None:
     """The refusal ends nothing: the page sees the turn end. Then the conversation goes."""
     page = world.page

@@ -87,6 +87,7 @@ class App {
   }
 
   async begin() {
+    document.querySelector(".skip")?.addEventListener("click", (event) => this.skip(event));
     takeToken();
     if (!(await this.signedIn())) return this.login();
     fill(this.root, this.sidebar.element, this.main, this.aside);
@@ -168,6 +169,13 @@ class App {
       this.show(name, false, rest === "at" ? Number(number) : 0);
     else if (rest === "at") this.chat?.reveal(Number(number)).catch(this.actions.problem);
     this.layout();
+  }
+
+  /** Go to the message field, or to the panel that covers it. @param {Event} event */
+  skip(event) {
+    event.preventDefault(); // its address names no conversation
+    const places = [this.composer.input, this.panelBody];
+    places.find((one) => one.checkVisibility())?.focus();
   }
 
   layout() {
