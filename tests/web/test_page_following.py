@@ -110,6 +110,7 @@ async def test_a_conversation_is_followed_whatever_happens_to_its_requests(
         await _is_sent_once(world)
         await _is_loaded_anew(world)
         await _is_opened_at_last(world)
+        await _is_taken_before_the_answer(world)
 
 
 async def test_a_tab_finds_its_way_in_and_to_the_message_field(browser: Any, modules: Path) -> None:
@@ -248,3 +249,20 @@ async def _is_opened_at_last(world: World) -> None:
     await world.hears("late", "Two.")
     await world.page.sees(".log .prose:has-text('Said: Two.')")  # it is followed
     await tab.unroute_all()
+
+
+async def _is_taken_before_the_answer(world: World) -> None:
+    """A message that steers is in the log before its request is answered, also a long one."""
+    tab = world.page.tab
+    for name, said in {"steered": "Hurry.", "long": "Hurry. " + "x" * 20_000}.items():
+        await world.waits(name)
+        here, until = await world.page.delayed(re.compile(r"/steer$"))
+        await tab.fill("#composer", said)
+        await world.page.press("Enter")
+        await here.wait()
+        world.let_go[name].set()
+        await world.page.sees(".log .bubble:has-text('Hurry.')", ".turn-end.completed")
+        until.set()
+        await world.page.sees("#composer:placeholder-shown")
+        assert not await tab.is_visible(".queued .bubble")
+        await tab.unroute_all()

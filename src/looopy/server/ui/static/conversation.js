@@ -515,9 +515,17 @@ export class Conversation extends EventTarget {
   async tell(how, message, key) {
     const steers = how === "steer"; // this turn: a later one would not know what it is about
     const body = steers ? {message, expected_turn: this.record.turn_count} : {message};
-    await call("POST", at(this.id, `/${how}`), body, steers ? {"Idempotency-Key": key} : {});
-    this.queued.push({message: typeof message === "string" ? message : message.content, how});
+    const told = {message: typeof message === "string" ? message : message.content, how};
+    this.queued.push(told); // before it is sent: the turn may have taken it when the answer comes
+    try {
+      await call("POST", at(this.id, `/${how}`), body, steers ? {"Idempotency-Key": key} : {});
+    } catch (error) {
+      this.queued = this.queued.filter((one) => one !== told);
+      this.emit("record");
+      throw error;
+    }
     this.emit("sent");
+    if (!this.queued.includes(told)) return; // it was taken
     announce(
       steers
         ? "Your message reaches the model before its next call."
@@ -556,10 +564,10 @@ export class Conversation extends EventTarget {
   }
 }
 
-/** The text of a content. @param {string | any[]} content */
+/** The text of a content, as far as it crosses the wire unasked. @param {string | any[]} content */
 function textIn(content) {
-  if (typeof content === "string") return content;
-  return content.map((one) => one.text ?? "").join("");
+  const parts = typeof content === "string" ? [{text: content}] : content;
+  return parts.map((one) => [...(one.text ?? "")].slice(0, CLIP).join("")).join("");
 }
 
 /** Lengths of what lies below a pointer. @param {any} lengths @param {string} path */
