@@ -83,7 +83,8 @@ async def test_a_request_that_is_sent_again_begins_no_second_turn():
         assert (answer.status_code, answer.json()["error"]["code"]) == (422, "idempotency_conflict")
 
 
-async def test_a_message_to_a_turn_that_is_sent_again_is_taken_once():
+@pytest.mark.parametrize(("how", "count"), [("steer", 7), ("follow-up", 8)])
+async def test_a_message_to_a_turn_that_is_sent_again_is_taken_once(how, count):
     """With its key, and still after the turn; the key names one message of one turn."""
     inside, go = asyncio.Event(), asyncio.Event()
 
@@ -103,10 +104,10 @@ async def test_a_message_to_a_turn_that_is_sent_again_is_taken_once():
 
     async with serving(make) as (client, _):
 
-        async def steer(key="k", **said):
+        async def tell(key="k", **said):
             body = {"message": "Faster.", "expected_turn": 1, **said}
             return await client.post(
-                "/contexts/c/steer", json=body, headers={"Idempotency-Key": key}
+                f"/contexts/c/{how}", json=body, headers={"Idempotency-Key": key}
             )
 
         async def code(answering):
@@ -119,25 +120,25 @@ async def test_a_message_to_a_turn_that_is_sent_again_is_taken_once():
         turn = asyncio.create_task(client.post(path, json=hi, headers=stream))
         await inside.wait()
         for _ in range(2):
-            answer = await steer()
+            answer = await tell()
             assert (answer.status_code, answer.json()) == (202, {"context_id": "c", "turn": 1})
         conflict = (422, "idempotency_conflict", None)
-        assert await code(steer(message="Slower.")) == conflict
+        assert await code(tell(message="Slower.")) == conflict
         missing = (400, "invalid_request", "/expected_turn")
-        assert await code(steer(expected_turn=None)) == missing
-        assert (await code(steer("")))[0] == 400
+        assert await code(tell(expected_turn=None)) == missing
+        assert (await code(tell("")))[0] == 400
         [waits] = (await client.get("/contexts/c/inbox")).json()["items"]
-        assert (waits["kind"], waits["message"]["content"]) == ("steer", "Faster.")
+        assert (waits["kind"], waits["message"]["content"]) == (how.replace("-", "_"), "Faster.")
         go.set()
         await turn
         assert (await client.get("/contexts/c/inbox")).json() == {"items": [], "next": None}
         await client.post(path, json={"message": "Bye."}, headers=stream)
-        answer = await steer()
+        answer = await tell()
         assert (answer.status_code, answer.json()) == (202, {"context_id": "c", "turn": 1})
-        assert (await code(steer("new")))[:2] == (409, "turn_mismatch")
+        assert (await code(tell("new")))[:2] == (409, "turn_mismatch")
         items = (await client.get("/contexts/c/messages")).json()["items"]
         assert [one["message"]["content"] for one in items].count("Faster.") == 1
-        assert len(items) == 7
+        assert len(items) == count
 
 
 async def test_202_comes_after_the_store_has_taken_it():

@@ -42,6 +42,8 @@ async def test_events_come_once_through_cut_connections_and_lost_answers():
         assert busy.value.turn == 1
         proxy.lost = 1
         await client.steer("trip", "And hurry.", expected_turn=1)
+        proxy.lost = 1
+        await client.follow_up("trip", "And then?", expected_turn=1)
         seen, answer = [], ""
         async with aclosing(client.events("trip", after=0)) as events:
             async for event in events:
@@ -63,7 +65,7 @@ async def test_events_come_once_through_cut_connections_and_lost_answers():
         assert [turn["outcome"] async for turn in client.turns("trip")] == ["completed"]
         messages = [one async for one in client.messages("trip")]
         assert await client.newest_messages("trip", 2) == messages[-2:]
-        assert [one["message"]["role"] for one in messages].count("user") == 2
+        assert [one["message"]["role"] for one in messages].count("user") == 3
         await client.fork("trip", "copy", at=len(messages))
         page = await client.contexts(limit=1)
         rest = await client.contexts(after=page["next"])

@@ -55,7 +55,8 @@ class World(NamedTuple):
         """Show a conversation, with messages said before."""
         await self.hears(name, *said)
         await self.page.tab.evaluate("name => { location.hash = `#/c/${name}`; }", name)
-        await self.page.sees(f".contexts a[aria-current]:has-text('{name}')" if said else "#composer")
+        listed = f".contexts a[aria-current]:has-text('{name}')"
+        await self.page.sees(listed if said else "#composer")
 
     async def waits(self, name: str) -> None:
         """Begin a turn in a new conversation, which waits in a call."""

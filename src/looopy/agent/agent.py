@@ -616,14 +616,21 @@ class Agent:
         )
 
     async def follow_up(
-        self, message: str | UserMessage, auth_context: AuthContext | None = None
+        self,
+        message: str | UserMessage,
+        auth_context: AuthContext | None = None,
+        *,
+        expected_turn: int | None = None,
+        idempotency_key: str | None = None,
     ) -> None:
         """
         Send a message for the end of the running turn, in any process; the turn then continues.
 
         Otherwise as `steer()`.
         """
-        await self._post("follow_up", EntryKind.FOLLOW_UP, message, auth_context, None)
+        await self._post(
+            "follow_up", EntryKind.FOLLOW_UP, message, auth_context, expected_turn, idempotency_key
+        )
 
     async def _post(
         self,
@@ -632,7 +639,7 @@ class Agent:
         message: str | UserMessage,
         auth_context: AuthContext | None,
         expected_turn: int | None,
-        key: str | None = None,
+        key: str | None,
     ) -> None:
         stores = self._require(action, saving=True).stores
         said = as_user_message(message, may_be_none=False)

@@ -21,6 +21,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
+from looopy.agent.agent import Agent
 from looopy.errors import LimitExceeded, LooopyError, ValueRefused
 from looopy.loop.incoming import as_user_message
 from looopy.replay.beside import message_of
@@ -131,6 +132,13 @@ class _Api:
 
     async def steer(self, request: Request) -> Response:
         """Send a message to the running turn: `POST /contexts/{id}/steer`."""
+        return await self._tell(request, Agent.steer)
+
+    async def follow_up(self, request: Request) -> Response:
+        """Send a message for the end of the running turn: `POST /contexts/{id}/follow-up`."""
+        return await self._tell(request, Agent.follow_up)
+
+    async def _tell(self, request: Request, tell: Callable[..., Awaitable[None]]) -> Response:
         auth, body = await self._asked(request, ("message", "expected_turn"))
         record, key = await self._known(request, auth), _key(request)
         expected = _number(body, "expected_turn")
@@ -139,17 +147,8 @@ class _Api:
         await self._site.space(auth)
         async with self._host.agent(record.context_id, auth, create=False) as agent:
             message = self._message(body)
-            await agent.steer(message, auth, expected_turn=expected, idempotency_key=key)
+            await tell(agent, message, auth, expected_turn=expected, idempotency_key=key)
         return _accepted(record, expected)
-
-    async def follow_up(self, request: Request) -> Response:
-        """Send a message for the end of the running turn: `POST /contexts/{id}/follow-up`."""
-        auth, body = await self._asked(request, ("message",))
-        record = await self._known(request, auth)
-        await self._site.space(auth)
-        async with self._host.agent(record.context_id, auth, create=False) as agent:
-            await agent.follow_up(self._message(body), auth)
-        return _accepted(record)
 
     async def cancel(self, request: Request) -> Response:
         """Stop the running turn: `POST /contexts/{id}/cancel`."""

@@ -356,16 +356,27 @@ class Client:
             idempotency_key: As of `Agent.steer`. By default a random one if there is an
                 *expected_turn*: then the request is sent again if its answer was lost.
         """
+        await self._speak("steer", context_id, message, expected_turn, idempotency_key)
+
+    async def follow_up(
+        self,
+        context_id: str,
+        message: str,
+        *,
+        expected_turn: int | None = None,
+        idempotency_key: str | None = None,
+    ) -> None:
+        """Send a message for the end of the running turn; otherwise as `steer()`."""
+        await self._speak("follow-up", context_id, message, expected_turn, idempotency_key)
+
+    async def _speak(
+        self, how: str, context_id: str, message: str, expected_turn: int | None, key: str | None
+    ) -> None:
         body = _without_none({"message": message, "expected_turn": expected_turn})
-        key = idempotency_key
         if key is None and expected_turn is not None:
             key = secrets.token_urlsafe(16)
         headers = {} if key is None else {"Idempotency-Key": key}
-        await self._ask("POST", f"{_path(context_id)}/steer", body, headers=headers)
-
-    async def follow_up(self, context_id: str, message: str) -> None:
-        """Send a message for the end of the running turn."""
-        await self._ask("POST", f"{_path(context_id)}/follow-up", {"message": message})
+        await self._ask("POST", f"{_path(context_id)}/{how}", body, headers=headers)
 
     async def cancel(self, context_id: str) -> None:
         """Stop the running turn."""

@@ -368,6 +368,7 @@ def description(limits: Limits) -> Json:
     key = _header(
         "Idempotency-Key", {**_TEXT, "minLength": 1, "maxLength": 256}, "Names this request."
     )
+    told = _closed({**message, "expected_turn": _maybe(_NUMBER)}, "message")
     turn_body = {"inputs": _OBJECT, "metadata": _OBJECT}
     place = [
         _header("Last-Event-ID", _NUMBER, "The `seq` behind which to begin; wins over `after`."),
@@ -535,7 +536,7 @@ def description(limits: Limits) -> Json:
                 "Send a message to the running turn, before its next model call.",
                 202,
                 _ref("Accepted"),
-                body=_closed({**message, "expected_turn": _maybe(_NUMBER)}, "message"),
+                body=told,
                 parameters=[key],
             )
         },
@@ -544,7 +545,8 @@ def description(limits: Limits) -> Json:
                 "Send a message for the end of the running turn.",
                 202,
                 _ref("Accepted"),
-                body=_closed(message, "message"),
+                body=told,
+                parameters=[key],
             )
         },
         f"{one}/cancel": {

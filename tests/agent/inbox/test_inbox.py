@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from tests.agent.kit import Gate, add, assert_whole, collect, types
 
-from looopy import AuthContext, LoopConfig, UserMessage
+from looopy import Agent, AuthContext, LoopConfig, UserMessage
 from looopy.errors import (
     AccessDenied,
     AgentNotStarted,
@@ -467,7 +467,8 @@ async def test_many_speak_at_once_and_each_is_heard_once(make_agent, stores):
     await assert_whole(stores)
 
 
-async def test_a_message_with_a_key_is_heard_once(make_agent, memory_stores):
+@pytest.mark.parametrize("speak", [Agent.steer, Agent.follow_up])
+async def test_a_message_with_a_key_is_heard_once(speak, make_agent, memory_stores):
     """Sent again by whoever, in the turn and after it; another message with its key is refused."""
     gate = Gate()
     replies = [tool_call("gate"), text("Two.")]
@@ -476,17 +477,17 @@ async def test_a_message_with_a_key_is_heard_once(make_agent, memory_stores):
     turn = agent.execute_turn("Go.")
     await gate.entered.wait()
     for one in (agent, other, agent):
-        await one.steer("And this.", expected_turn=1, idempotency_key="k")
+        await speak(one, "And this.", expected_turn=1, idempotency_key="k")
     with pytest.raises(IdempotencyConflict, match="in turn 1, for another message"):
-        await other.steer("And that.", expected_turn=1, idempotency_key="k")
+        await speak(other, "And that.", expected_turn=1, idempotency_key="k")
     with pytest.raises(ValueRefused, match="the turn that the message is for"):
-        await agent.steer("And this.", idempotency_key="new")
+        await speak(agent, "And this.", idempotency_key="new")
     gate.open.set()
     await turn
-    await other.steer("And this.", expected_turn=1, idempotency_key="k")
+    await speak(other, "And this.", expected_turn=1, idempotency_key="k")
     with pytest.raises(IdempotencyConflict, match="in turn 1, for another message"):
-        await other.steer("And that.", expected_turn=1, idempotency_key="k")
+        await speak(other, "And that.", expected_turn=1, idempotency_key="k")
     for key, number in (("k", 2), ("new", 1)):
         with pytest.raises(TurnMismatch):
-            await other.steer("And this.", expected_turn=number, idempotency_key=key)
+            await speak(other, "And this.", expected_turn=number, idempotency_key=key)
     assert (await said(agent)).count("user: And this.") == 1
