@@ -112,6 +112,7 @@ async def test_a_conversation_is_followed_whatever_happens_to_its_requests(
         await _is_loaded_anew(world)
         await _is_opened_at_last(world)
         await _is_taken_before_the_answer(world)
+        await _is_queued_once(world)
 
 
 async def test_a_tab_finds_its_way_in_and_to_the_message_field(browser: Any, modules: Path) -> None:
@@ -267,3 +268,27 @@ async def _is_taken_before_the_answer(world: World) -> None:
         await world.page.sees("#composer:placeholder-shown")
         assert not await tab.is_visible(".queued .bubble")
         await tab.unroute_all()
+
+
+async def _is_queued_once(world: World) -> None:
+    """*Send after*, pressed twice, and again as no answer came."""
+    tab, sent = world.page.tab, []
+    await world.waits("queued")
+
+    async def lose(route: Any) -> None:
+        sent.append(await route.fetch())
+        await (route.abort() if len(sent) == 1 else route.fulfill(response=sent[-1]))
+
+    await tab.route(re.compile(r"/follow-up$"), lose)
+    await tab.fill("#composer", "Pay 5 dollars.")
+    await tab.dblclick(".composer button:text-is('Send after')")
+    await world.page.sees(".alert:has-text('The server does not answer')")
+    assert not await tab.is_visible(".queued .bubble")
+    await tab.dblclick(".composer button:text-is('Send after')")
+    await world.page.sees(".queued .bubble:has-text('Pay 5 dollars.')", "#composer:focus")
+    assert len(sent) == 2
+    world.let_go["queued"].set()
+    await world.page.sees(".log .prose:has-text('Said: Pay 5 dollars.')", ".turn-end.completed")
+    said = [one.text for one in await world.stores.messages.list("queued")]
+    assert said.count("Pay 5 dollars.") == 1, said
+    await tab.unroute_all()

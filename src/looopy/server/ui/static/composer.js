@@ -133,7 +133,7 @@ export class Composer {
       this.update();
     } catch (error) {
       this.actions.problem(error);
-      if (how === "steer") await conversation.refresh().catch(this.actions.problem); // it has ended
+      if (how !== "send") await conversation.refresh().catch(this.actions.problem); // it has ended
     } finally {
       this.sending.delete(conversation);
     }

@@ -510,15 +510,14 @@ export class Conversation extends EventTarget {
    *
    * @param {"steer" | "follow-up"} how
    * @param {string | {content: any[]}} message
-   * @param {string} key makes a repeated request to steer harmless
+   * @param {string} key makes a repeated request harmless
    */
   async tell(how, message, key) {
-    const steers = how === "steer"; // this turn: a later one would not know what it is about
-    const body = steers ? {message, expected_turn: this.record.turn_count} : {message};
+    const body = {message, expected_turn: this.record.turn_count};
     const told = {message: typeof message === "string" ? message : message.content, how};
     this.queued.push(told); // before it is sent: the turn may have taken it when the answer comes
     try {
-      await call("POST", at(this.id, `/${how}`), body, steers ? {"Idempotency-Key": key} : {});
+      await call("POST", at(this.id, `/${how}`), body, {"Idempotency-Key": key});
     } catch (error) {
       this.queued = this.queued.filter((one) => one !== told);
       this.emit("record");
@@ -527,7 +526,7 @@ export class Conversation extends EventTarget {
     this.emit("sent");
     if (!this.queued.includes(told)) return; // it was taken
     announce(
-      steers
+      how === "steer"
         ? "Your message reaches the model before its next call."
         : "Your message follows when the turn ends.",
     );
