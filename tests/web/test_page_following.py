@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.web.page import Page, opened, served_here
+from tests.web.page import TOKEN, Page, opened, served_here
 
 from looopy import Agent, AuthContext, Stores, ToolContext, UserMessage, open_stores, tool
 from looopy.server import AgentHost
@@ -118,7 +118,37 @@ async def test_a_conversation_is_followed_whatever_happens_to_its_requests(
 async def test_a_tab_finds_its_way_in_and_to_the_message_field(browser: Any, modules: Path) -> None:
     """By keyboard, and with a token in the address."""
     async with _world(browser, modules) as world:
+        await _is_signed_in(world)
         await _is_skipped_to(world)
+
+
+async def _is_signed_in(world: World) -> None:
+    """By the printed link in a tab that asks for a token, or shows a conversation already."""
+    tab, asked = world.page.tab, []
+    tab.on("request", lambda one: asked.append(one.url))
+    link = f"{world.url}/ui#token={TOKEN}"
+    for wrong in ("100%", "other", TOKEN + "%E2%80%A6"):
+        await tab.evaluate("wrong => { location.hash = `#token=${wrong}`; }", wrong)
+        await world.page.sees(".login #token:focus")
+        assert await tab.evaluate("location.href") == f"{world.url}/ui"
+    await tab.fill("#token", TOKEN + "\u2026")
+    await world.page.press("Enter")
+    await world.page.sees(".login .error:has-text('does not know this token')")
+    await tab.clock.install()
+    await tab.goto(f"{world.url}/ui?again")
+    await world.page.sees(".login #token:focus")
+    await tab.fill("#token", "typed")
+    del asked[:]
+    await tab.clock.fast_forward(9_000)
+    await tab.evaluate("async () => { await fetch('/readyz'); }")
+    assert asked == [f"{world.url}/readyz"], "the list is not asked for before somebody signs in"
+    assert await tab.input_value("#token") == "typed"
+    await tab.goto(link)
+    await world.page.sees(".sidebar", "text=No conversation yet.")
+    await world.shows("link", "One.")
+    await tab.goto(link)
+    await world.page.sees(".sidebar", ".contexts:has-text('One.')")
+    assert await tab.evaluate("location.href") == f"{world.url}/ui"
 
 
 async def _is_skipped_to(world: World) -> None:

@@ -6,6 +6,7 @@ import {parsed, written} from "./json.js";
 
 const ROOT = new URL("../", import.meta.url);
 const KEPT = "looopy.token";
+const SENDABLE = /^[\x20-\x7e]+$/; // `fetch` takes no header with another character
 
 /** A refused request: `code` is for programs, `path` the place in what was sent. */
 export class Problem extends Error {
@@ -25,12 +26,26 @@ export class Unreachable extends TypeError {
   }
 }
 
-/** Take the token out of the address, where `looopy serve` put it, and keep it for this tab. */
+/**
+ * Take the token out of the address, where `looopy serve` put it, and keep it for this tab.
+ *
+ * @returns {boolean} true if there was one
+ */
 export function takeToken() {
   const found = /^#token=(.+)$/.exec(location.hash);
-  if (!found) return;
-  setToken(decodeURIComponent(found[1]));
+  if (!found) return false;
+  setToken(decoded(found[1]));
   history.replaceState(null, "", location.pathname + location.search);
+  return true;
+}
+
+/** A part of the address; empty if somebody has mangled it. @param {string} part */
+export function decoded(part) {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return "";
+  }
 }
 
 /** @param {string} token */
@@ -40,8 +55,8 @@ export function setToken(token) {
 
 /** @param {Record<string, string>} [more] @returns {Record<string, string>} */
 function headers(more = {}) {
-  const token = sessionStorage.getItem(KEPT);
-  return token ? {...more, Authorization: `Bearer ${token}`} : more;
+  const token = sessionStorage.getItem(KEPT) ?? "";
+  return SENDABLE.test(token) ? {...more, Authorization: `Bearer ${token}`} : more;
 }
 
 /** A key that makes a repeated request harmless. */

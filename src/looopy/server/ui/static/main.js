@@ -6,7 +6,7 @@
  * `/at/POSITION` shows one message.
  */
 
-import {Problem, get, setToken, takeToken} from "./api.js";
+import {Problem, decoded, get, setToken, takeToken} from "./api.js";
 import {showArtifacts} from "./artifacts.js";
 import {Chat} from "./chat.js";
 import {Composer} from "./composer.js";
@@ -89,11 +89,17 @@ class App {
   async begin() {
     document.querySelector(".skip")?.addEventListener("click", (event) => this.skip(event));
     takeToken();
+    addEventListener("hashchange", () => this.moved());
     if (!(await this.signedIn())) return this.login();
     fill(this.root, this.sidebar.element, this.main, this.aside);
-    addEventListener("hashchange", () => this.route());
     setInterval(() => this.tick(), LIVE_MS);
     this.route();
+  }
+
+  /** The address is another one: that of a view, or the link that signs in. */
+  moved() {
+    if (takeToken()) location.reload();
+    else if (this.main.isConnected) this.route();
   }
 
   /** False if the server wants a token; while it is away, it is asked again. */
@@ -273,7 +279,8 @@ class App {
 
   /** The timeline of a running turn grows while it is looked at; a long one more seldom. */
   async tick() {
-    const wanted = this.panel === "timeline" && this.conversation?.running && !document.hidden;
+    const looked = this.main.isConnected && !document.hidden;
+    const wanted = looked && this.panel === "timeline" && this.conversation?.running;
     const began = performance.now();
     if (!wanted || began < this.drawAfter) return;
     this.drawAfter = Infinity;
@@ -377,7 +384,8 @@ class App {
 
   /** Say what went wrong, or nothing any more. @param {unknown} error */
   problem(error) {
-    if (error instanceof Problem && error.status === 401) return void this.login();
+    if (error instanceof Problem && error.status === 401)
+      return this.main.isConnected ? void this.login() : undefined;
     if (error instanceof TypeError && this.lost) return; // the head of the conversation says it
     const text = error instanceof Error ? error.message : "";
     this.alert.hidden = !text;
@@ -412,15 +420,6 @@ function lease({record, turns}) {
     : `process ${process ?? "elsewhere"}, another one`;
   if (!live) return `Turn ${turn}: its process ${process ?? ""} is gone`;
   return `Turn ${turn} ${cancelling ? "is being cancelled" : "runs"} in ${who}`;
-}
-
-/** A part of the address; empty if somebody has mangled it. @param {string} part */
-function decoded(part) {
-  try {
-    return decodeURIComponent(part);
-  } catch {
-    return "";
-  }
 }
 
 function newId() {

@@ -66,7 +66,8 @@ export class Sidebar {
     );
     this.timer = 0;
     setInterval(() => {
-      if (!document.hidden && !this.input.value.trim()) this.load().catch(() => {});
+      const looked = this.element.isConnected && !document.hidden;
+      if (looked && !this.input.value.trim()) this.load().catch(() => {});
     }, EVERY_MS);
   }
 
