@@ -55,12 +55,11 @@ class World(NamedTuple):
         """Show a conversation, with messages said before."""
         await self.hears(name, *said)
         await self.page.tab.evaluate("name => { location.hash = `#/c/${name}`; }", name)
-        listed = f".contexts a[aria-current]:has-text('{name}')"
-        await self.page.sees(listed if said else "#composer")
+        await self.page.sees(f".contexts a[aria-current]:has-text('{name}')")
 
     async def waits(self, name: str) -> None:
         """Begin a turn in a new conversation, which waits in a call."""
-        await self.shows(name)
+        await self.page.tab.evaluate("name => { location.hash = `#/c/${name}`; }", name)
         await self.page.sees("text=There is no conversation of this name")
         await self.page.tab.focus("#composer")
         await self.page.say("Wait.")
@@ -167,6 +166,72 @@ async def _is_skipped_to(world: World) -> None:
     await world.page.press("Enter")
     await world.page.sees(".panel-body:focus", ".panel .tiles")
     await tab.set_viewport_size({"width": 1440, "height": 900})
+
+
+async def test_what_is_typed_or_attached_goes_with_no_other_message(
+    browser: Any, modules: Path
+) -> None:
+    """It stays whole in its conversation until it is sent, and is gone then."""
+    async with _world(browser, modules) as world:
+        await _keeps_drafts(world)
+        await _keeps_files(world)
+
+
+async def _keeps_drafts(world: World) -> None:
+    """Whole, or the page says that it cannot; a message that was sent comes back nowhere."""
+    tab = world.page.tab
+    await world.hears("other", "One.")
+    await world.shows("draft", "One.")
+    for room, size in ((0, 150_000), (5_000_000, 500_000)):
+        await tab.evaluate("room => { sessionStorage.room = 'x'.repeat(room); }", room)
+        await tab.fill("#composer", "y" * size)
+        if room:
+            await world.page.sees(".hint:has-text('too long for the tab to keep')")
+        await world.shows("other")
+        await world.page.sees(".hint:has-text('Enter sends')")
+        await world.shows("draft")
+        assert len(await tab.input_value("#composer")) == (0 if room else size)
+    await tab.evaluate("delete sessionStorage.room")
+    await tab.fill("#composer", "Sent.")
+    here, until = await world.page.delayed(TURNS)
+    await world.page.press("Enter")
+    await here.wait()
+    await world.shows("other")
+    async with tab.expect_response(TURNS):
+        until.set()
+    await world.shows("draft")
+    await world.page.sees(".log .prose:has-text('Said: Sent.')")
+    assert await tab.input_value("#composer") == ""
+    await tab.unroute_all()
+
+
+async def _keeps_files(world: World) -> None:
+    """Attached while another message is sent; none goes to the conversation that is shown next."""
+    tab = world.page.tab
+    file = {"name": "next.txt", "mimeType": "text/plain", "buffer": b"x"}
+    here, until = await world.page.delayed(re.compile(r"/openapi.json$"))
+    await world.shows("files", "One.")
+    await tab.set_input_files("input[type=file]", file)
+    await here.wait()
+    await world.shows("more", "One.")
+    await world.page.sees(".chip.ready")
+    async with tab.expect_response(re.compile(r"/openapi.json$")):
+        until.set()
+    here, until = await world.page.delayed(TURNS)
+    await tab.fill("#composer", "Two.")
+    await tab.focus("#composer")
+    await world.page.press("Enter")
+    await here.wait()
+    await tab.set_input_files("input[type=file]", {**file, "name": "last.txt"})
+    await world.page.sees(".attached li:has-text('last.txt')")
+    until.set()
+    await world.page.sees(".log .prose:has-text('Said: Two.')", "#composer:placeholder-shown")
+    assert await tab.locator(".attached li .name").all_inner_texts() == ["last.txt"]
+    await world.page.say("Three.")
+    await world.page.sees(".log .bubble:has-text('last.txt')", ".log .prose:has-text('Three.')")
+    assert "next.txt" not in await tab.inner_text("main")
+    assert not await tab.is_visible(".attached")
+    await tab.unroute_all()
 
 
 async def _is_not_deleted_while_it_runs(world: World) -> None:

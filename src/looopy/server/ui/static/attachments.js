@@ -26,7 +26,7 @@ export class Attachments {
     /** @type {Attached[]} */
     this.files = [];
     this.limit = 0; // of a body, in bytes; 0: not known yet
-    this.round = 0; // a file that is read when its message has gone belongs to no other
+    this.round = 0; // a file that is read when its conversation has gone belongs to no other
     this.picker = h("input", {
       type: "file",
       multiple: true,
@@ -78,11 +78,14 @@ export class Attachments {
 
   /** @param {File[]} files */
   async add(files) {
+    const {round} = this;
     try {
       await this.know();
-      for (const file of files) await this.attach(file);
+      for (const file of files) if (round === this.round) await this.attach(file, round);
+      if (round !== this.round) return;
       announce(`${counted(this.files.length, "file")} attached. ${this.room()}`);
     } catch (error) {
+      if (round !== this.round) return;
       this.actions.problem(error);
     }
     this.draw();
@@ -95,8 +98,8 @@ export class Attachments {
     this.button.title = `This server takes ${size(this.most)} of files with a message`;
   }
 
-  /** @param {File} file */
-  async attach(file) {
+  /** @param {File} file @param {number} round in which it was chosen */
+  async attach(file, round) {
     const name = file.name || "pasted";
     if (!file.size) throw new Error(`${name} is empty, or a folder`);
     if (this.files.length >= MOST_FILES)
@@ -105,7 +108,6 @@ export class Attachments {
       throw new Error(
         `${name} has ${size(file.size)} and does not fit: this server takes ${size(this.most)} of files with a message${this.taken ? `, and ${size(this.most - this.taken)} are left` : ""}`,
       );
-    const {round} = this;
     const raw = new Uint8Array(await file.arrayBuffer());
     if (round !== this.round) return;
     const kind = typeOf(file, raw);
@@ -142,12 +144,17 @@ export class Attachments {
     this.draw();
   }
 
+  /** Those that were sent. @param {Attached[]} files */
+  remove(files) {
+    this.files = this.files.filter((one) => !files.includes(one));
+    this.draw();
+  }
+
   draw() {
     this.list.hidden = !this.files.length;
-    const remove = (/** @type {Attached} */ one) => () => {
-      this.files = this.files.filter((other) => other !== one);
+    const drop = (/** @type {Attached} */ one) => () => {
+      this.remove([one]);
       announce(`${one.name} removed`);
-      this.draw();
       this.changed();
       (this.list.querySelector("button") ?? this.button).focus();
     };
@@ -166,7 +173,7 @@ export class Attachments {
               type: "button",
               class: "link",
               "aria-label": `Remove ${one.name}`,
-              onclick: remove(one),
+              onclick: drop(one),
             },
             "✕",
           ),

@@ -15,6 +15,7 @@ export class Composer {
     /** @type {import("./conversation.js").Conversation | null} */
     this.conversation = null;
     this.key = "";
+    this.isKept = true; // what is typed, for a reload or another conversation
     /** Conversations to which a message is under way. */
     this.sending = new WeakSet();
     this.input = h("textarea", {
@@ -86,9 +87,10 @@ export class Composer {
     this.key = "";
     this.input.rows = Math.min(8, this.input.value.split("\n").length);
     if (!this.conversation) return;
-    const name = DRAFT + this.conversation.id;
-    if (this.input.value) sessionStorage.setItem(name, this.input.value.slice(0, 100_000));
-    else sessionStorage.removeItem(name);
+    const isKept = keep(this.conversation.id, this.input.value);
+    if (isKept === this.isKept) return;
+    this.isKept = isKept;
+    this.update();
   }
 
   /** Show what can be done now. */
@@ -97,7 +99,9 @@ export class Composer {
     const pending = this.conversation?.record?.pending.length > 0;
     this.stop.hidden = this.later.hidden = !running;
     this.send.textContent = running ? "Steer" : "Send";
-    this.hint.textContent = this.attachments.files.length
+    this.hint.textContent = !this.isKept
+      ? "This text is too long for the tab to keep: it is lost when you leave the conversation."
+      : this.attachments.files.length
       ? `Files: ${this.attachments.room()}.`
       : running
         ? "Steer: the model reads it before its next call. Send after: when the turn ends."
@@ -121,14 +125,16 @@ export class Composer {
     if ((!text && !attachments.files.length) || !conversation) return;
     if (this.sending.has(conversation)) return; // pressed twice
     this.sending.add(conversation);
+    const files = [...attachments.files];
     const message = attachments.message(text);
     this.key ||= newKey(); // the same one again if the answer to the request was lost
     try {
       if (how === "send") await conversation.send(message, this.key);
       else await conversation.tell(how, message, this.key);
       this.actions.problem(null);
+      forget(conversation.id, text);
       if (this.conversation !== conversation) return;
-      attachments.clear();
+      attachments.remove(files);
       if (this.input.value.trim() === text) this.put("");
       this.update();
     } catch (error) {
@@ -146,4 +152,21 @@ export class Composer {
       this.actions.problem(error);
     }
   }
+}
+
+/** Keep a text for its conversation: all of it or nothing. @param {string} id @param {string} text */
+function keep(id, text) {
+  try {
+    if (text) sessionStorage.setItem(DRAFT + id, text);
+    else sessionStorage.removeItem(DRAFT + id);
+    return true;
+  } catch {
+    sessionStorage.removeItem(DRAFT + id);
+    return false; // it has no room
+  }
+}
+
+/** Drop a kept text that was sent. @param {string} id @param {string} text */
+function forget(id, text) {
+  if (sessionStorage.getItem(DRAFT + id)?.trim() === text) keep(id, "");
 }
