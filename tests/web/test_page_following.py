@@ -33,6 +33,16 @@ CUT_ONCE = """() => {
         return new Response(new ReadableStream({start: cut}));
     };
 }"""
+SILENT_ONCE = """() => {
+    const {fetch} = window;
+    window.fetch = async (url, options) => {
+        if (!String(url).includes("include=thinking")) return fetch(url, options);
+        window.fetch = fetch;
+        const {signal} = options;
+        const silent = (body) => signal.addEventListener("abort", () => body.error(signal.reason));
+        return new Response(new ReadableStream({start: silent}));
+    };
+}"""
 TURNS = re.compile(r"/turns$")
 
 
@@ -119,6 +129,7 @@ async def test_a_tab_finds_its_way_in_and_to_the_message_field(browser: Any, mod
     async with _world(browser, modules) as world:
         await _is_signed_in(world)
         await _is_skipped_to(world)
+        await _is_missed_when_it_is_silent(world)
 
 
 async def _is_signed_in(world: World) -> None:
@@ -166,6 +177,21 @@ async def _is_skipped_to(world: World) -> None:
     await world.page.press("Enter")
     await world.page.sees(".panel-body:focus", ".panel .tiles")
     await tab.set_viewport_size({"width": 1440, "height": 900})
+
+
+async def _is_missed_when_it_is_silent(world: World) -> None:
+    """A stream that brings not even the comments of the server is opened again."""
+    tab = world.page.tab
+    await tab.clock.install()
+    await tab.goto(f"{world.url}/ui?silent")
+    await world.page.sees(".sidebar")
+    await tab.evaluate(SILENT_ONCE)
+    await world.shows("silent", "One.")
+    await world.page.sees(".chip.ready")
+    await world.hears("silent", "Two.")
+    async with tab.expect_request(FOLLOWING):
+        await tab.clock.fast_forward(46_000)
+    await world.page.sees(".log .prose:has-text('Said: Two.')", ".chip.ready")
 
 
 async def test_what_is_typed_or_attached_goes_with_no_other_message(

@@ -6,6 +6,7 @@ import {parsed, written} from "./json.js";
 
 const ROOT = new URL("../", import.meta.url);
 const KEPT = "looopy.token";
+const SILENT_MS = 45_000; // of a stream: the server sends something every 15 s
 const SENDABLE = /^[\x20-\x7e]+$/; // `fetch` takes no header with another character
 
 /** A refused request: `code` is for programs, `path` the place in what was sent. */
@@ -149,24 +150,42 @@ async function checked(answer) {
  * @returns {AsyncGenerator<Frame>}
  */
 export async function* follow(path, signal, opened) {
-  const options = {headers: headers({Accept: "text/event-stream"}), signal};
-  const answer = await checked(await fetch(new URL(path, ROOT), options));
+  const silence = new AbortController();
+  const within = (/** @type {Promise<any>} */ coming) => {
+    const timer = setTimeout(() => silence.abort(new Unreachable()), SILENT_MS);
+    return coming.finally(() => clearTimeout(timer));
+  };
+  const options = {
+    headers: headers({Accept: "text/event-stream"}),
+    signal: AbortSignal.any([signal, silence.signal]),
+  };
+  const answer = await checked(await within(fetch(new URL(path, ROOT), options)));
   opened?.();
   const body = /** @type {ReadableStream<any>} */ (answer.body);
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
-  for (let rest = ""; ;) {
-    const {done, value} = await reader.read();
-    if (done) return;
-    const blocks = (rest + value).split("\n\n");
-    rest = blocks.pop() ?? "";
-    for (const block of blocks) {
-      const frame = {id: "", name: "", data: /** @type {any} */ (undefined)};
-      for (const line of block.split("\n")) {
-        if (line.startsWith("data:")) frame.data = parsed(line.slice(5));
-        else if (line.startsWith("event: ")) frame.name = line.slice(7);
-        else if (line.startsWith("id: ")) frame.id = line.slice(4);
+  try {
+    for (let rest = ""; ;) {
+      const {done, value} = await within(reader.read());
+      if (done) return;
+      const blocks = (rest + value).split("\n\n");
+      rest = blocks.pop() ?? "";
+      for (const block of blocks) {
+        const frame = frameOf(block);
+        if (frame.data !== undefined) yield frame;
       }
-      if (frame.data !== undefined) yield frame;
     }
+  } finally {
+    reader.cancel().catch(() => {}); // the stream would go on
   }
+}
+
+/** @param {string} block the lines of an event @returns {Frame} */
+function frameOf(block) {
+  const frame = {id: "", name: "", data: /** @type {any} */ (undefined)};
+  for (const line of block.split("\n")) {
+    if (line.startsWith("data:")) frame.data = parsed(line.slice(5));
+    else if (line.startsWith("event: ")) frame.name = line.slice(7);
+    else if (line.startsWith("id: ")) frame.id = line.slice(4);
+  }
+  return frame;
 }

@@ -151,12 +151,7 @@ export class Conversation extends EventTarget {
    */
   async recall(first, upto) {
     if (!first?.seq || first.seq > upto) return;
-    const done = new AbortController();
-    const signal = AbortSignal.any([
-      this.closing.signal,
-      done.signal,
-      AbortSignal.timeout(RECALL_MS),
-    ]);
+    const signal = AbortSignal.any([this.closing.signal, AbortSignal.timeout(RECALL_MS)]);
     let below = first.position + 1;
     const known = /** @type {Record<string, (event: any) => void>} */ ({
       message_end: (event) => {
@@ -180,8 +175,6 @@ export class Conversation extends EventTarget {
       }
     } catch {
       // what is here is right, with less beside it
-    } finally {
-      done.abort(); // the stream would go on
     }
   }
 
