@@ -18,6 +18,10 @@ from looopy.testing import ScriptedProvider, text, tool_call
 
 AUTH = AuthContext("local")
 FOLLOWING = re.compile(r"/events\?.*include=")
+HIDE = """(hidden) => {
+    Object.defineProperty(document, "hidden", {value: hidden, configurable: true});
+    document.dispatchEvent(new Event("visibilitychange"));
+}"""
 MESSAGES = re.compile(r"/messages\?before=")
 SCROLLED_UP = """() => {
     document.querySelector(".scroller").scrollTop = 0;
@@ -130,6 +134,7 @@ async def test_a_tab_finds_its_way_in_and_to_the_message_field(browser: Any, mod
         await _is_signed_in(world)
         await _is_skipped_to(world)
         await _is_missed_when_it_is_silent(world)
+        await _rests_while_it_is_hidden(world)
 
 
 async def _is_signed_in(world: World) -> None:
@@ -192,6 +197,31 @@ async def _is_missed_when_it_is_silent(world: World) -> None:
     async with tab.expect_request(FOLLOWING):
         await tab.clock.fast_forward(46_000)
     await world.page.sees(".log .prose:has-text('Said: Two.')", ".chip.ready")
+
+
+async def _rests_while_it_is_hidden(world: World) -> None:
+    """It leaves the stream to other tabs, and then shows what has come meanwhile."""
+    tab, opened_streams = world.page.tab, []
+    await tab.clock.install()
+    await tab.goto(f"{world.url}/ui?hidden")
+    await world.page.sees(".sidebar")
+    await world.shows("hidden", "One.")
+    await world.page.sees(".chip.ready")
+    for seconds in (10, 31):
+        await tab.evaluate(HIDE, True)
+        if seconds == 10:  # it comes back in time
+            await tab.clock.fast_forward(10_000)
+        else:
+            async with tab.expect_event("requestfailed", lambda one: FOLLOWING.search(one.url)):
+                await tab.clock.fast_forward(31_000)
+            tab.on("request", lambda one: opened_streams.append(one.url))
+            await world.hears("hidden", "Two.")
+            await tab.clock.fast_forward(31_000)
+            await tab.evaluate("async () => { await fetch('/readyz'); }")
+            assert opened_streams == [f"{world.url}/readyz"]
+        await tab.evaluate(HIDE, False)
+    await world.page.sees(".log .prose:has-text('Said: Two.')", ".chip.ready")
+    assert sum(bool(FOLLOWING.search(one)) for one in opened_streams) == 1
 
 
 async def test_what_is_typed_or_attached_goes_with_no_other_message(

@@ -17,6 +17,7 @@ export const SLOWEST_S = 2;
 const REFRESHES = 5;
 const SETTLED_MS = 500; // how long a stream has to last after a refused one
 const RECALL_MS = 15_000; // how long the log of what is here already may take to come
+const HIDDEN_MS = 30_000; // before a page that nobody looks at closes its stream
 const STREAM = ["status_change", "tool_execution_update", "thinking"]
   .map((name) => `include=${name}`)
   .join("&");
@@ -265,6 +266,8 @@ export class Conversation extends EventTarget {
     let settled = 0;
     let stale = false; // the server was lost, and has not said since how things stand
     for (let tries = 0; !this.closing.signal.aborted; tries += 1) {
+      const unseen = hidden();
+      const signal = AbortSignal.any([this.closing.signal, unseen.signal]);
       try {
         if (!this.isWhole) await this.load();
         const path = at(this.id, `/events?format=compact&${STREAM}&clip=${CLIP}&after=${this.seq}`);
@@ -280,7 +283,7 @@ export class Conversation extends EventTarget {
           if (this.refused) settled = setTimeout(follows, SETTLED_MS); // it may be refused again
           else follows();
         };
-        for await (const frame of follow(path, this.closing.signal, opened)) {
+        for await (const frame of follow(path, signal, opened)) {
           if (frame.name === "problem") throw problemOf(frame.data?.error);
           await this.take(frame);
         }
@@ -293,11 +296,18 @@ export class Conversation extends EventTarget {
         }
       } finally {
         clearTimeout(settled);
+        unseen.end();
       }
       if (this.closing.signal.aborted) return;
-      this.connected = false;
       this.live = null; // it was not committed; if it runs on, it comes again from its beginning
       this.notice = "";
+      if (unseen.signal.aborted) {
+        await looked();
+        tries = -1;
+        stale = true;
+        continue;
+      }
+      this.connected = false;
       this.emit("connection");
       await pause(Math.min(SLOWEST_S, 0.3 * 2 ** tries));
       stale = true;
@@ -584,6 +594,36 @@ function refusal(error) {
 function problemOf(said) {
   const status = {context_not_found: 404, internal_error: 500}[said?.code] ?? 503;
   return new Problem(status, said);
+}
+
+/** A signal that the page has been hidden for a while, and how to stop waiting for it. */
+function hidden() {
+  const unseen = new AbortController();
+  let timer = 0;
+  const changed = () => {
+    clearTimeout(timer);
+    if (document.hidden) timer = setTimeout(() => unseen.abort(), HIDDEN_MS);
+  };
+  document.addEventListener("visibilitychange", changed);
+  changed();
+  const end = () => {
+    clearTimeout(timer);
+    document.removeEventListener("visibilitychange", changed);
+  };
+  return {signal: unseen.signal, end};
+}
+
+/** Wait until the page is looked at. */
+function looked() {
+  return new Promise((resolve) => {
+    const done = () => {
+      if (document.hidden) return;
+      document.removeEventListener("visibilitychange", done);
+      resolve(undefined);
+    };
+    document.addEventListener("visibilitychange", done);
+    done();
+  });
 }
 
 /** Wait, but no longer than until the machine is online or the page is looked at again. */
