@@ -135,6 +135,7 @@ async def test_a_tab_finds_its_way_in_and_to_the_message_field(browser: Any, mod
         await _is_skipped_to(world)
         await _is_missed_when_it_is_silent(world)
         await _rests_while_it_is_hidden(world)
+        await _comes_again_when_it_is_told(world)
 
 
 async def _is_signed_in(world: World) -> None:
@@ -222,6 +223,34 @@ async def _rests_while_it_is_hidden(world: World) -> None:
         await tab.evaluate(HIDE, False)
     await world.page.sees(".log .prose:has-text('Said: Two.')", ".chip.ready")
     assert sum(bool(FOLLOWING.search(one)) for one in opened_streams) == 1
+
+
+async def _comes_again_when_it_is_told(world: World) -> None:
+    """A stream too many is told as one, and is not asked for before its time."""
+    tab, asked = world.page.tab, []
+    limit = {"error": {"code": "limit_exceeded", "message": "20 streams of one actor"}}
+
+    async def refuse(route: Any) -> None:
+        asked.append(route)
+        if len(asked) == 1:
+            await route.fulfill(status=429, headers={"Retry-After": "7"}, json=limit)
+        else:
+            await route.continue_()
+
+    await tab.clock.install()
+    await tab.goto(f"{world.url}/ui?limit")
+    await world.page.sees(".sidebar")
+    await tab.route(FOLLOWING, refuse)
+    await world.shows("limit", "One.")
+    await world.page.sees(".chip.failed:has-text('no more for now: 20 streams of one actor.')")
+    await world.page.is_accessible()
+    await tab.clock.fast_forward(5_000)
+    await tab.evaluate("async () => { await fetch('/readyz'); }")
+    assert len(asked) == 1
+    await tab.clock.fast_forward(3_000)
+    await world.page.sees(".chip.ready")
+    assert len(asked) == 2
+    await tab.unroute_all()
 
 
 async def test_what_is_typed_or_attached_goes_with_no_other_message(

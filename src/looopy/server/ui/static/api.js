@@ -11,10 +11,11 @@ const SENDABLE = /^[\x20-\x7e]+$/; // `fetch` takes no header with another chara
 
 /** A refused request: `code` is for programs, `path` the place in what was sent. */
 export class Problem extends Error {
-  /** @param {number} status @param {any} said */
-  constructor(status, said) {
+  /** @param {number} status @param {any} said @param {number} [after_s] when to come again */
+  constructor(status, said, after_s = 0) {
     super(said?.message ?? `the server answered ${status}`);
     this.status = status;
+    this.after_s = after_s;
     this.code = said?.code ?? "";
     this.path = said?.path ?? "";
   }
@@ -132,7 +133,8 @@ async function reached(coming) {
 async function checked(answer) {
   if (answer.ok) return answer;
   const said = await answer.json().catch(() => null);
-  throw new Problem(answer.status, said?.error);
+  const after_s = Number(answer.headers.get("Retry-After")) || 0; // a date is no number
+  throw new Problem(answer.status, said?.error, after_s);
 }
 
 /**

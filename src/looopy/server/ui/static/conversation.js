@@ -13,7 +13,8 @@ import {lacksRoom} from "./text.js";
 export const CLIP = 20_000; // characters of a text that cross the wire unasked
 const PAGE = 40;
 const MOST_SHOWN = 400; // messages that are kept: older ones are loaded again when asked for
-export const SLOWEST_S = 2;
+const SLOWEST_S = 2; // between two attempts
+const LONGEST_S = 60; // if the server asks for more patience
 const REFRESHES = 5;
 const SETTLED_MS = 500; // how long a stream has to last after a refused one
 const RECALL_MS = 15_000; // how long the log of what is here already may take to come
@@ -92,7 +93,7 @@ export class Conversation extends EventTarget {
         if (!isAway(error)) throw error;
         this.refused = refusal(error);
         this.emit("connection");
-        await pause(Math.min(SLOWEST_S, 0.3 * 2 ** tries));
+        await later(tries, error);
       }
       if (this.closing.signal.aborted) return;
     }
@@ -268,6 +269,7 @@ export class Conversation extends EventTarget {
     for (let tries = 0; !this.closing.signal.aborted; tries += 1) {
       const unseen = hidden();
       const signal = AbortSignal.any([this.closing.signal, unseen.signal]);
+      let failure = /** @type {unknown} */ (null);
       try {
         if (!this.isWhole) await this.load();
         const path = at(this.id, `/events?format=compact&${STREAM}&clip=${CLIP}&after=${this.seq}`);
@@ -289,6 +291,7 @@ export class Conversation extends EventTarget {
         }
       } catch (error) {
         if (this.closing.signal.aborted) return;
+        failure = error;
         this.refused = refusal(error);
         if (error instanceof Problem && !isAway(error)) {
           if (error.code !== "invalid_place") return this.emit("lost", error);
@@ -309,7 +312,7 @@ export class Conversation extends EventTarget {
       }
       this.connected = false;
       this.emit("connection");
-      await pause(Math.min(SLOWEST_S, 0.3 * 2 ** tries));
+      await later(tries, failure);
       stale = true;
       await this.refresh().then(
         () => (stale = false),
@@ -587,7 +590,7 @@ export function isAway(error) {
 
 /** The server's reason; null if there is no server, as far as a proxy can tell. @param {unknown} error */
 function refusal(error) {
-  return error instanceof Problem && ![429, 502, 503, 504].includes(error.status) ? error : null;
+  return error instanceof Problem && ![502, 503, 504].includes(error.status) ? error : null;
 }
 
 /** What ended a stream; only a conversation that is gone ends it for good. @param {any} said */
@@ -626,8 +629,14 @@ function looked() {
   });
 }
 
+/** Wait before a request is made again. @param {number} tries so far @param {unknown} error */
+export function later(tries, error) {
+  const asked = error instanceof Problem ? Math.min(error.after_s, LONGEST_S) : 0;
+  return pause(Math.max(asked, Math.min(SLOWEST_S, 0.3 * 2 ** tries)));
+}
+
 /** Wait, but no longer than until the machine is online or the page is looked at again. */
-export function pause(/** @type {number} */ seconds) {
+function pause(/** @type {number} */ seconds) {
   return new Promise((resolve) => {
     const done = () => {
       clearTimeout(timer);

@@ -10,7 +10,7 @@ import {Problem, decoded, get, setToken, takeToken} from "./api.js";
 import {showArtifacts} from "./artifacts.js";
 import {Chat} from "./chat.js";
 import {Composer} from "./composer.js";
-import {Conversation, SLOWEST_S, isAway, pause} from "./conversation.js";
+import {Conversation, isAway, later} from "./conversation.js";
 import {announce, confirmed, fill, h} from "./dom.js";
 import {Replay} from "./replay.js";
 import {Sidebar, statusOf} from "./sidebar.js";
@@ -115,7 +115,7 @@ class App {
         const text = back ? away(refused) : /** @type {Error} */ (error).message;
         fill(this.root, h("p", {class: "empty", role: "status"}, text));
         if (!back) throw error;
-        await pause(Math.min(SLOWEST_S, 0.3 * 2 ** tries));
+        await later(tries, error);
       }
     }
   }
@@ -400,9 +400,9 @@ class App {
 
 /** Why nothing new comes. @param {Problem | null} refused */
 function away(refused) {
-  return refused
-    ? "The server has a problem. Trying again…"
-    : "The server does not answer. Reconnecting…";
+  if (!refused) return "The server does not answer. Reconnecting…";
+  if (refused.status !== 429) return "The server has a problem. Trying again…";
+  return `The server takes no more for now: ${refused.message}. Trying again…`;
 }
 
 /** Who holds the conversation, by the name that logs, traces and the timeline have. @param {any} of */
