@@ -22,6 +22,24 @@ HIDE = """(hidden) => {
     Object.defineProperty(document, "hidden", {value: hidden, configurable: true});
     document.dispatchEvent(new Event("visibilitychange"));
 }"""
+MANY_CALLS = """async ([messages, calls]) => {
+    const {Conversation} = await import("/ui/conversation.js");
+    const made = new Conversation("x");
+    made.record = {};
+    let position = 0;
+    const said = (message) => made.ended({position: (position += 1), turn: 1, message});
+    for (let i = 0; i < messages; i += 1) {
+        const ids = Array.from({length: calls}, (_, number) => `${i}-${number}`);
+        said({role: "assistant", content: ids.map((id) => ({type: "toolCall", id}))});
+        for (const id of ids) made.decided({tool_call_id: id});
+        for (const id of ids) said({role: "toolResult", tool_call_id: id, content: []});
+    }
+    const roles = [...made.entries.values()].map((one) => one.message.role);
+    const [answers, results] = ["assistant", "toolResult"].map(
+        (role) => roles.filter((one) => one === role).length,
+    );
+    return [answers, results, made.calls.size, made.callers.size, made.decisions.size];
+}"""
 MESSAGES = re.compile(r"/messages\?before=")
 SCROLLED_UP = """() => {
     document.querySelector(".scroller").scrollTop = 0;
@@ -126,6 +144,7 @@ async def test_a_conversation_is_followed_whatever_happens_to_its_requests(
         await _is_opened_at_last(world)
         await _is_taken_before_the_answer(world)
         await _is_queued_once(world)
+        await _forgets_old_calls(world)
 
 
 async def test_a_tab_finds_its_way_in_and_to_the_message_field(browser: Any, modules: Path) -> None:
@@ -472,3 +491,15 @@ async def _is_queued_once(world: World) -> None:
     said = [one.text for one in await world.stores.messages.list("queued")]
     assert said.count("Pay 5 dollars.") == 1, said
     await tab.unroute_all()
+
+
+async def _forgets_old_calls(world: World) -> None:
+    """A turn of thousands of calls keeps the last ones; a message stays with all its results."""
+    kept = {}
+    for messages, calls in ((2_000, 1), (40, 200), (1, 5_000)):
+        kept[messages] = await world.page.tab.evaluate(MANY_CALLS, [messages, calls])
+    for _, *of_calls in kept.values():
+        assert len(set(of_calls)) == 1, kept
+    assert 400 <= kept[2_000][0] <= 500
+    assert 1_000 <= kept[40][1] == 200 * kept[40][0] <= 1_500
+    assert kept[1][:2] == [1, 5_000]

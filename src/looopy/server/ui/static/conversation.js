@@ -13,6 +13,7 @@ import {lacksRoom} from "./text.js";
 export const CLIP = 20_000; // characters of a text that cross the wire unasked
 const PAGE = 40;
 const MOST_SHOWN = 400; // messages that are kept: older ones are loaded again when asked for
+const MOST_KEPT = 1000; // the same, with the results of their calls
 const SLOWEST_S = 2; // between two attempts
 const LONGEST_S = 60; // if the server asks for more patience
 const REFRESHES = 5;
@@ -214,15 +215,30 @@ export class Conversation extends EventTarget {
   /** Forget the oldest messages, if there are very many: they are a request away. */
   trim() {
     if (this.entries.size <= MOST_SHOWN * 1.25) return;
-    const positions = [...this.entries.values()]
-      .filter((one) => one.message.role !== "toolResult") // a call shows its result
-      .map((one) => one.position)
-      .sort((a, b) => a - b);
-    if (positions.length <= MOST_SHOWN * 1.25) return;
-    const first = positions[positions.length - MOST_SHOWN];
-    for (const one of this.entries.keys()) if (one < first) this.entries.delete(one);
+    const all = [...this.entries.keys()].sort((a, b) => a - b);
+    const shown = all.filter((one) => this.entries.get(one)?.message.role !== "toolResult");
+    const few = shown.length <= MOST_SHOWN * 1.25;
+    if (few && all.length <= MOST_KEPT * 1.25) return;
+    const least = few ? all[all.length - MOST_KEPT] : shown[shown.length - MOST_SHOWN];
+    const first = shown.findLast((one) => one <= least); // a call goes with its results
+    if (first === undefined || first === all[0]) return;
+    this.forget(first);
     this.older = first;
     this.emit("trimmed");
+  }
+
+  /** Keep neither the messages before this position nor their calls. @param {number} first */
+  forget(first) {
+    for (const one of this.entries.keys()) if (one < first) this.entries.delete(one);
+    for (const [key, {result}] of this.calls)
+      if ((Number.parseInt(key, 10) || (result?.position ?? first)) < first) this.calls.delete(key);
+    for (const key of this.decisions.keys())
+      if (Number.parseInt(key, 10) < first) this.decisions.delete(key);
+    for (const [id, made] of this.callers) {
+      const kept = made.filter((one) => one >= first);
+      if (kept.length) this.callers.set(id, kept);
+      else this.callers.delete(id);
+    }
   }
 
   /** Read which artifacts there are. */
