@@ -155,6 +155,7 @@ async def test_a_tab_finds_its_way_in_and_to_the_message_field(browser: Any, mod
         await _is_missed_when_it_is_silent(world)
         await _rests_while_it_is_hidden(world)
         await _comes_again_when_it_is_told(world)
+        await _tells_that_the_server_is_away(world)
 
 
 async def _is_signed_in(world: World) -> None:
@@ -270,6 +271,30 @@ async def _comes_again_when_it_is_told(world: World) -> None:
     await world.page.sees(".chip.ready")
     assert len(asked) == 2
     await tab.unroute_all()
+
+
+async def _tells_that_the_server_is_away(world: World) -> None:
+    """A screen reader learns it, and what becomes of a message; another alert stays."""
+    tab = world.page.tab
+    await tab.clock.install()
+    await tab.goto(f"{world.url}/ui?away")
+    await world.page.sees(".sidebar")
+    await world.shows("away", "One.")
+    await world.page.sees(".chip.ready")
+    large = {"name": "big.bin", "mimeType": "", "buffer": b"x" * 800_000}
+    await tab.set_input_files("input[type=file]", large)
+    await world.page.sees(".alert:has-text('big.bin has 800.0 kB')")
+    everything = re.compile(r"/contexts")
+    await tab.route(everything, lambda route: route.abort())
+    await tab.clock.fast_forward(46_000)
+    await world.page.sees("#announcer:has-text('Reconnecting')", ".chip.failed")
+    await tab.fill("#composer", "Two.")
+    await world.page.press("Enter")
+    await world.page.sees("#announcer:has-text('Try again when it is back')")
+    assert await tab.input_value("#composer") == "Two."
+    await tab.unroute(everything)
+    await world.page.sees("#announcer:has-text('The server answers again')", ".chip.ready")
+    await world.page.sees(".alert:has-text('big.bin has 800.0 kB')")
 
 
 async def test_what_is_typed_or_attached_goes_with_no_other_message(

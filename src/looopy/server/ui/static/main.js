@@ -6,7 +6,7 @@
  * `/at/POSITION` shows one message.
  */
 
-import {Problem, decoded, get, setToken, takeToken} from "./api.js";
+import {Problem, Unreachable, decoded, get, setToken, takeToken} from "./api.js";
 import {showArtifacts} from "./artifacts.js";
 import {Chat} from "./chat.js";
 import {Composer} from "./composer.js";
@@ -38,6 +38,8 @@ class App {
     /** @type {Replay | null} */
     this.replay = null;
     this.lost = false;
+    /** The error in the alert. @type {unknown} */
+    this.told = null;
     this.drawAfter = 0;
     const actions = {
       problem: (/** @type {unknown} */ error) => this.problem(error),
@@ -253,8 +255,7 @@ class App {
     if (conversation !== this.conversation) return;
     if (what === "lost") this.gone(value);
     if (what === "absent" && this.chat) fill(this.chat.after, h("p", {class: "empty"}, ABSENT));
-    if (what === "connection") this.lost = !conversation.connected;
-    if (what === "connection" && conversation.connected) this.problem(null);
+    if (what === "connection") this.reached(conversation);
     if (["all", "record", "turn", "connection", "absent"].includes(what)) {
       document.body.dataset.panel = conversation.record ? this.panel : "";
       this.heading();
@@ -266,6 +267,14 @@ class App {
     if (["turn", "all"].includes(what) || (what === "artifacts" && this.panel === "artifacts")) {
       this.drawPanel().catch(this.actions.problem);
     }
+  }
+
+  /** Tell once that the server is away, and that it is back. @param {Conversation} conversation */
+  reached({connected, refused}) {
+    if (connected === !this.lost) return;
+    this.lost = !connected;
+    announce(connected ? "The server answers again." : away(refused));
+    if (connected && this.told instanceof Unreachable) this.problem(null);
   }
 
   /** The server no longer shows the conversation. @param {Problem} problem */
@@ -386,7 +395,8 @@ class App {
   problem(error) {
     if (error instanceof Problem && error.status === 401)
       return this.main.isConnected ? void this.login() : undefined;
-    if (error instanceof TypeError && this.lost) return; // the head of the conversation says it
+    if (error instanceof Unreachable && this.lost) return announce(error.message); // the head shows it
+    this.told = error;
     const text = error instanceof Error ? error.message : "";
     this.alert.hidden = !text;
     const close = h(
