@@ -304,6 +304,7 @@ async def test_what_is_typed_or_attached_goes_with_no_other_message(
     async with _world(browser, modules) as world:
         await _keeps_drafts(world)
         await _keeps_files(world)
+        await _keeps_its_name(world)
 
 
 async def _keeps_drafts(world: World) -> None:
@@ -361,6 +362,14 @@ async def _keeps_files(world: World) -> None:
     assert "next.txt" not in await tab.inner_text("main")
     assert not await tab.is_visible(".attached")
     await tab.unroute_all()
+
+
+async def _keeps_its_name(world: World) -> None:
+    """The first message names a conversation, though it lies on another page."""
+    await world.hears("name", "The name.", *["More."] * 20)
+    await world.shows("name")
+    await world.page.sees(".chat-title:text-is('The name.')", ".older:visible")
+    assert await world.page.tab.title() == "The name. \u00b7 looopy"
 
 
 async def _is_not_deleted_while_it_runs(world: World) -> None:

@@ -40,6 +40,8 @@ export class Conversation extends EventTarget {
     this.record = null;
     /** @type {Map<number, Entry>} */
     this.entries = new Map();
+    /** It names the conversation. @type {Entry | undefined} */
+    this.first = undefined;
     /** By `keyOf`: providers use an id again in a later turn. @type {Map<string, Call>} */
     this.calls = new Map();
     /** Positions of the messages that made a call of this id. @type {Map<string, number[]>} */
@@ -113,10 +115,12 @@ export class Conversation extends EventTarget {
     const record = await get(at(this.id));
     const below = record.last_position + 1;
     const page = await get(at(this.id, `/messages?before=${below}&limit=${PAGE}&clip=${CLIP}`));
+    const begin = page.next === null ? page : await get(at(this.id, "/messages?limit=1&clip=400"));
     this.record = record;
     this.absent = false;
     this.seq = record.last_seq;
     this.entries = new Map(page.items.map((/** @type {Entry} */ one) => [one.position, one]));
+    this.first = begin.items[0];
     this.older = page.next;
     this.calls.clear();
     this.callers.clear();
@@ -416,6 +420,7 @@ export class Conversation extends EventTarget {
 
   /** @param {Entry} entry */
   keep(entry) {
+    if (entry.position === 1) this.first = entry;
     this.entries.set(entry.position, entry);
     return entry;
   }

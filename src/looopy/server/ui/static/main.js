@@ -8,6 +8,7 @@
 
 import {Problem, Unreachable, decoded, get, setToken, takeToken} from "./api.js";
 import {showArtifacts} from "./artifacts.js";
+import {textOf} from "./blocks.js";
 import {Chat} from "./chat.js";
 import {Composer} from "./composer.js";
 import {Conversation, isAway, later} from "./conversation.js";
@@ -302,13 +303,7 @@ class App {
     const {conversation} = this;
     const record = conversation?.record;
     const id = encodeURIComponent(conversation?.id ?? "");
-    const first = conversation
-      ? [...conversation.entries.values()].find((one) => one.position === 1)
-      : null;
-    const said =
-      typeof first?.message.content === "string"
-        ? first.message.content
-        : first?.message.content?.[0]?.text;
+    const said = conversation?.first ? textOf(conversation.first.message) : "";
     const unnamed = conversation?.absent ? "New conversation" : (conversation?.id ?? "");
     const name = said ? shortened(said, 80) : unnamed;
     fill(this.title, name);
