@@ -22,6 +22,15 @@ HIDE = """(hidden) => {
     Object.defineProperty(document, "hidden", {value: hidden, configurable: true});
     document.dispatchEvent(new Event("visibilitychange"));
 }"""
+LOADED_AGAIN = """async (name) => {
+    const {Conversation} = await import("/ui/conversation.js");
+    const made = new Conversation(name);
+    made.turns.set(99, {turn: 99, ended_at: "2026-11-01T00:00:00Z"});
+    made.newest = 999;
+    await made.load();
+    made.close();
+    return [made.turns.has(99), made.newest === 999, made.turns.has(21)];
+}"""
 MANY_CALLS = """async ([messages, calls]) => {
     const {Conversation} = await import("/ui/conversation.js");
     const made = new Conversation("x");
@@ -370,6 +379,8 @@ async def _keeps_its_name(world: World) -> None:
     await world.shows("name")
     await world.page.sees(".chat-title:text-is('The name.')", ".older:visible")
     assert await world.page.tab.title() == "The name. \u00b7 looopy"
+    stale = await world.page.tab.evaluate(LOADED_AGAIN, "name")
+    assert stale == [False, False, True]  # the log of another database has the same name
 
 
 async def _is_not_deleted_while_it_runs(world: World) -> None:

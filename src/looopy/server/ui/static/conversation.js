@@ -122,6 +122,8 @@ export class Conversation extends EventTarget {
     this.entries = new Map(page.items.map((/** @type {Entry} */ one) => [one.position, one]));
     this.first = begin.items[0];
     this.older = page.next;
+    this.newest = 0;
+    this.turns.clear();
     this.calls.clear();
     this.callers.clear();
     this.decisions.clear();
