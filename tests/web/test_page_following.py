@@ -18,6 +18,10 @@ from looopy.testing import ScriptedProvider, text, tool_call
 
 AUTH = AuthContext("local")
 FOLLOWING = re.compile(r"/events\?.*include=")
+ENDS_A_WORD = """(field) => {
+    const enter = {key: "Enter", keyCode: 229, bubbles: true, cancelable: true};
+    field.dispatchEvent(new KeyboardEvent("keydown", enter));
+}"""
 HIDE = """(hidden) => {
     Object.defineProperty(document, "hidden", {value: hidden, configurable: true});
     document.dispatchEvent(new Event("visibilitychange"));
@@ -433,6 +437,9 @@ async def _is_sent_once(world: World) -> None:
     until.set()
     await world.page.sees(".log .prose:has-text('Said: Once.')", ".chip.ready")
     assert await tab.input_value("#composer") == "Another."
+    await tab.fill("#composer", "Composed.")
+    await tab.eval_on_selector("#composer", ENDS_A_WORD)
+    await tab.fill("#composer", "Another.")
     await tab.focus("#composer")
     for _ in range(3):
         await tab.keyboard.down("Enter")

@@ -112,7 +112,8 @@ export class Composer {
 
   /** @param {KeyboardEvent} event */
   pressed(event) {
-    if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+    const composes = event.isComposing || event.keyCode === 229; // Safari ends a word by Enter
+    if (event.key !== "Enter" || event.shiftKey || composes) return;
     event.preventDefault();
     if (!event.repeat) this.element.requestSubmit();
   }
