@@ -391,6 +391,14 @@ async def _is_not_deleted_while_it_runs(world: World) -> None:
     """The refusal ends nothing: the page sees the turn end. Then the conversation goes."""
     page = world.page
     await world.waits("kept")
+    await page.tab.evaluate("location.hash = '#/c/kept/usage'")
+    await page.sees(".panel .tiles")
+    await page.tab.click(".chat-tools button:text-is('Delete')")
+    await page.sees("dialog h2:text-is('Delete the conversation “Wait.”?')")
+    await page.is_accessible()
+    await page.tab.go_back()
+    await page.tab.wait_for_selector("dialog", state="detached")
+    await page.sees(".chip.running")
     await page.tab.click(".chat-tools button:text-is('Delete')")
     await page.tab.click("dialog .main")
     await page.sees(".alert:has-text('A turn runs here. Stop it')")

@@ -101,8 +101,9 @@ class App {
 
   /** The address is another one: that of a view, or the link that signs in. */
   moved() {
-    if (takeToken()) location.reload();
-    else if (this.main.isConnected) this.route();
+    if (takeToken()) return location.reload();
+    for (const one of document.querySelectorAll("dialog")) one.close(""); // it is about another view
+    if (this.main.isConnected) this.route();
   }
 
   /** False if the server wants a token; while it is away, it is asked again. */
@@ -335,8 +336,9 @@ class App {
   async erase() {
     const {conversation} = this;
     if (!conversation) return;
+    const name = shortened(this.title.textContent ?? "", 40);
     const text = "Its messages, artifacts and events are erased for good.";
-    if (!(await confirmed("Delete this conversation?", text, "Delete"))) return;
+    if (!(await confirmed(`Delete the conversation “${name}”?`, text, "Delete"))) return;
     await conversation.erase().catch((error) => {
       throw error.code === "agent_busy" ? new Error(RUNS) : error;
     });
