@@ -267,7 +267,11 @@ async def _comes_again_when_it_is_told(world: World) -> None:
     await tab.route(FOLLOWING, refuse)
     await world.shows("limit", "One.")
     await world.page.sees(".chip.failed:has-text('no more for now: 20 streams of one actor.')")
+    await tab.set_viewport_size({"width": 320, "height": 640})
+    within = "one => one.getBoundingClientRect().right <= innerWidth"
+    assert await tab.eval_on_selector(".chip.failed", within)
     await world.page.is_accessible()
+    await tab.set_viewport_size({"width": 1440, "height": 900})
     await tab.clock.fast_forward(5_000)
     await tab.evaluate("async () => { await fetch('/readyz'); }")
     assert len(asked) == 1
