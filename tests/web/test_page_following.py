@@ -501,6 +501,16 @@ async def _is_opened_at_last(world: World) -> None:
     assert not await tab.is_visible(".alert")
     await world.hears("late", "Two.")
     await world.page.sees(".log .prose:has-text('Said: Two.')")  # it is followed
+    gone = {"error": {"code": "context_not_found", "message": "there is none"}}
+    inbox = re.compile(r"/inbox\?")
+    await tab.route(inbox, lambda route: route.fulfill(status=404, json=gone))
+    await world.hears("gone", "One.")
+    await tab.evaluate("location.hash = '#/c/gone'")
+    await world.page.sees("text=There is no conversation of this name")
+    await tab.unroute(inbox)
+    await tab.focus("#composer")
+    await world.page.say("Two.")
+    await world.page.sees(".log .prose:has-text('Said: Two.')", ".chip.ready")
     await tab.unroute_all()
 
 

@@ -88,11 +88,11 @@ export class Conversation extends EventTarget {
         await this.load();
       } catch (error) {
         if (this.closing.signal.aborted) return;
+        this.record = null; // a part of it came
         if (error instanceof Problem && error.code === "context_not_found") {
           this.absent = true;
           return this.emit("absent");
         }
-        this.record = null; // a part of it came
         if (!isAway(error)) throw error;
         this.refused = refusal(error);
         this.emit("connection");

@@ -392,7 +392,7 @@ class App {
   problem(error) {
     if (error instanceof Problem && error.status === 401)
       return this.main.isConnected ? void this.login() : undefined;
-    if (error instanceof Unreachable && this.lost) return announce(error.message); // the head shows it
+    if (error instanceof Unreachable && this.lost) return announce(error.message);
     this.told = error;
     const text = error instanceof Error ? error.message : "";
     this.alert.hidden = !text;
