@@ -102,12 +102,12 @@ export class Composer {
     this.hint.textContent = !this.isKept
       ? "This text is too long for the tab to keep: it is lost when you leave the conversation."
       : this.attachments.files.length
-      ? `Files: ${this.attachments.room()}.`
-      : running
-        ? "Steer: the model reads it before its next call. Send after: when the turn ends."
-        : pending
-          ? "A new message gives up what waits for an answer."
-          : "Enter sends, Shift+Enter begins a line.";
+        ? `Files: ${this.attachments.room()}.`
+        : running
+          ? "Steer: the model reads it before its next call. Send after: when the turn ends."
+          : pending
+            ? "A new message gives up what waits for an answer."
+            : "Enter sends, Shift+Enter begins a line.";
   }
 
   /** @param {KeyboardEvent} event */
