@@ -2,6 +2,8 @@
  * A form for a JSON Schema: a field for each simple property, JSON for all others.
  *
  * The server checks what is sent against the same schema, so a form may be simpler than its schema.
+ * A field that nobody changed reads the very value that it began with, whatever the browser made of
+ * it: it ends lines by \n alone, and empties a date that is in no calendar.
  */
 
 import {fill, h} from "./dom.js";
@@ -104,14 +106,12 @@ function fieldOf(schema, value, label, required = true) {
   const id = `field-${(made += 1)}`;
   const note = schema?.description;
   const about = {id, "aria-describedby": note ? `${id}-note` : null};
-  const around = (/** @type {HTMLElement} */ input) =>
-    h(
-      "div",
-      {class: `field of-${kind}`},
-      labelOf(id, label, required),
-      input,
-      notes(id, note, value),
-    );
+  /** @param {any} input @param {() => any} said what somebody entered @returns {Field} */
+  const fieldWith = (input, said) => {
+    const name = labelOf(id, label, required);
+    const element = h("div", {class: `field of-${kind}`}, name, input, notes(id, note, value));
+    return {element, read: unlessKept(input, value, said)};
+  };
   const unsaid = schema.default; // what the tool takes if nobody says anything
   const begins = unsaid === undefined || unsaid === null ? "" : pretty(unsaid);
   /** What an empty field says. @param {any} [otherwise] */
@@ -134,49 +134,72 @@ function fieldOf(schema, value, label, required = true) {
         h("option", {value: String(i), selected: same(one, value)}, pretty(one)),
       ),
     );
-    const read = () => (select.value === "" ? empty() : options[Number(select.value)]);
-    return {element: around(select), read};
+    return fieldWith(select, () => (select.value === "" ? empty() : options[Number(select.value)]));
   }
   if (kind === "boolean") {
     const first = (value ?? unsaid) === true;
     const box = h("input", {type: "checkbox", ...about, checked: first});
     const untouched = () => !required && (value ?? null) === null && box.checked === first;
-    return {element: around(box), read: () => (untouched() ? empty() : box.checked)};
+    return fieldWith(box, () => (untouched() ? empty() : box.checked));
   }
   if (kind === "number") {
     const step = schema.type === "integer" ? 1 : "any";
     const bounds = {step, min: schema.minimum, max: schema.maximum, placeholder: begins};
     const input = h("input", {type: "number", ...bounds, ...about, value: value ?? ""});
-    const read = () => {
+    return fieldWith(input, () => {
       if (!input.checkValidity()) throw new Error(`${label}: ${input.validationMessage}`);
       if (input.value === "") return empty();
       const isPlain = /^-?\d+$/.test(input.value) || Number.isSafeInteger(Number(input.value));
       if (step === 1 && !isPlain)
         throw new Error(`${label}: write such a long number in digits alone`); // it was rounded
       return numberOf(input.value);
-    };
-    return {element: around(input), read};
+    });
   }
-  const long = String(value ?? "").length > 60 || String(value ?? "").includes("\n");
-  const dated = schema.format === "date" && (!value || /^\d{4}-\d\d-\d\d$/.test(value));
-  const more = {placeholder: begins, ...about, value: value ?? ""};
-  const input = long
-    ? h("textarea", {rows: 4, ...more})
-    : h("input", {type: dated ? "date" : "text", autocomplete: "off", ...more});
-  return {element: around(input), read: () => (input.value === "" ? empty("") : input.value)};
+  const text = String(value ?? "");
+  const more = {autocomplete: "off", placeholder: begins, ...about, value: text};
+  const date = h("input", {type: "date", ...more});
+  const input =
+    text.length > 60 || text.includes("\n")
+      ? h("textarea", {rows: 4, ...more})
+      : schema.format === "date" && date.value === text
+        ? date
+        : h("input", {type: "text", ...more});
+  const lines = () => (text.includes("\r") ? input.value.replaceAll("\n", "\r\n") : input.value);
+  return fieldWith(input, () => (input.value === "" ? empty("") : lines()));
+}
+
+/**
+ * A function that reads a control: as long as nobody changed it, what it began with.
+ *
+ * @param {any} input
+ * @param {any} value undefined: it began without one
+ * @param {() => any} said
+ */
+function unlessKept(input, value, said) {
+  const now = () => (input.type === "checkbox" ? input.checked : input.value);
+  const first = now();
+  return () => (value !== undefined && now() === first ? value : said());
 }
 
 /** @param {any} schema @param {any} value */
 function kindOf(schema, value) {
-  if (Array.isArray(schema?.enum)) return "choice";
+  if (Array.isArray(schema?.enum)) {
+    const offered = schema.enum.some((/** @type {any} */ one) => same(one, value));
+    return offered || (value ?? null) === null ? "choice" : "json";
+  }
   const type = schema?.type;
   const shape = value instanceof Long ? "number" : typeof value;
   const fits = (/** @type {string} */ one) => (value ?? null) === null || shape === one;
   if (type === "boolean" && fits("boolean")) return "boolean";
   if ((type === "integer" || type === "number") && fits("number")) return "number";
   if (type === "string" ? fits("string") : type === undefined && typeof value === "string")
-    return "text";
+    return hasMixedLines(value ?? "") ? "json" : "text";
   return "json"; // also a value that its schema does not allow: a field would hide it
+}
+
+/** True if its lines end in several ways, which no control keeps. @param {string} text */
+function hasMixedLines(text) {
+  return text.includes("\r") && /[\r\n]/.test(text.replaceAll("\r\n", ""));
 }
 
 /** @param {string} id @param {string} label @param {boolean} required */
@@ -193,7 +216,7 @@ function labelOf(id, label, required) {
  */
 function notes(id, note, value) {
   const text = typeof value === "string" ? value : JSON.stringify(value, null, 2);
-  const hidden = text !== undefined && shown(text) !== text;
+  const hidden = text !== undefined && shown(text) !== text.replaceAll("\r\n", "\n");
   return [
     note ? h("small", {id: `${id}-note`}, note) : null,
     hidden ? h("small", {class: "warn"}, "It has hidden characters: ", h("code", {}, text)) : null,
@@ -215,14 +238,14 @@ function jsonField(value, label, required = true, note = undefined) {
   const input = h("textarea", {rows, class: "mono", ...about, value: said});
   const name = labelOf(id, `${label} (JSON)`, required);
   const element = h("div", {class: "field json"}, name, input, notes(id, note, value));
-  const read = () => {
+  const read = unlessKept(input, value, () => {
     if (!required && !input.value.trim()) return undefined;
     try {
       return parsed(input.value);
     } catch (error) {
       throw new Error(`${label}: ${/** @type {Error} */ (error).message}`);
     }
-  };
+  });
   const write = (/** @type {any} */ next) => (input.value = JSON.stringify(next, null, 2));
   return {element, read, write};
 }
