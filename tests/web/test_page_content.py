@@ -21,9 +21,9 @@ READ = """async (cases) => {
 
 
 @tool(needs_approval=True)
-async def write(content: str) -> str:
-    """Write a text."""
-    return json.dumps(content)
+async def write(content: str, constructor: str = "none", toString: str = "none") -> str:  # noqa: N803
+    """Write a text; some of its arguments have names that each object of JavaScript knows."""
+    return json.dumps([content, constructor, toString])
 
 
 def reply(request: Any) -> Any:
@@ -35,7 +35,7 @@ def reply(request: Any) -> Any:
 
 
 async def test_what_nobody_changed_is_approved_as_it_is(browser: Any, modules: Path) -> None:
-    """Ends of lines, a date that is in no calendar, and a value that its schema does not know."""
+    """Ends of lines, a date of no calendar, and names that each object of JavaScript knows."""
 
     def build(context_id: str, stores: Stores) -> Agent:
         return Agent(context_id, llm_provider=ScriptedProvider(reply), tools=[write], stores=stores)
@@ -59,7 +59,7 @@ async def test_what_nobody_changed_is_approved_as_it_is(browser: Any, modules: P
             [said] = [
                 m for m in await stores.messages.list(name) if isinstance(m, ToolResultMessage)
             ]
-            assert json.loads(said.text.splitlines()[-1]) == given
+            assert json.loads(said.text.splitlines()[-1]) == [given, "none", "none"]
             assert await page.tab.is_visible(".call :text('edited')") == (name == "edited")
         await _reads_what_it_began_with(page)
 
@@ -74,5 +74,7 @@ async def _reads_what_it_began_with(page: Page) -> None:
         ({"type": "integer", "minimum": 5}, 1.5),
     ]
     objects = [({"properties": {"x": schema}}, {"x": value}) for schema, value in fields]
+    named = {"valueOf": {"type": "string"}, "constructor": {"type": "array"}}
+    objects += [({"properties": named, "required": ["valueOf"]}, {"valueOf": "a", "__proto__": 1})]
     found = await page.tab.evaluate(READ, json.dumps([*fields, *objects]))
     assert json.loads(found) == [value for _, value in [*fields, *objects]]

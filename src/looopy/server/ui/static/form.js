@@ -67,8 +67,8 @@ function fieldsOf(schema, value) {
   const names = [...new Set([...Object.keys(properties), ...Object.keys(value ?? {})])];
   const required = new Set(schema.required ?? []);
   return names.map((name) => {
-    const inner = plainOf(properties[name] ?? {}, schema);
-    const field = fieldOf(inner, value?.[name], inner.title ?? name, required.has(name));
+    const inner = plainOf(own(properties, name) ?? {}, schema);
+    const field = fieldOf(inner, own(value, name), inner.title ?? name, required.has(name));
     return {name, field};
   });
 }
@@ -84,7 +84,7 @@ function fieldsOf(schema, value) {
 function plainOf(schema, root, depth = 0) {
   if (!isObject(schema) || depth > 8) return {};
   const {$ref, anyOf, ...plain} = schema;
-  const named = root.$defs?.[String($ref ?? "").replace("#/$defs/", "")];
+  const named = own(root.$defs, String($ref ?? "").replace("#/$defs/", ""));
   if (named) return {...plainOf(named, root, depth + 1), ...plain};
   if (!Array.isArray(anyOf)) return schema;
   const others = anyOf.filter((one) => one?.type !== "null");
@@ -256,6 +256,16 @@ function isObject(value) {
   return typeof value === "object" && value !== null;
 }
 
+/**
+ * What an object has of this name itself: all of them inherit a `constructor`.
+ *
+ * @param {any} from
+ * @param {string} name
+ */
+function own(from, name) {
+  return from && Object.hasOwn(from, name) ? from[name] : undefined;
+}
+
 /** True if two JSON values are equal. @param {any} one @param {any} other @returns {boolean} */
 export function same(one, other) {
   if (!isObject(one) || !isObject(other)) {
@@ -266,6 +276,6 @@ export function same(one, other) {
     return one === other;
   }
   const names = Object.keys(one);
-  const fits = names.every((name) => name in other && same(one[name], other[name]));
+  const fits = names.every((name) => Object.hasOwn(other, name) && same(one[name], other[name]));
   return fits && names.length === Object.keys(other).length;
 }
