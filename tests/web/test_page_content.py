@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 from tests.web.page import Page, opened, served_here
 
-from looopy import Agent, AuthContext, Stores, ToolResultMessage, UserMessage, open_stores, tool
+from looopy import (
+    Agent,
+    AssistantMessage,
+    AuthContext,
+    CustomMessage,
+    ImageContent,
+    Stores,
+    TextContent,
+    ThinkingContent,
+    ToolCall,
+    ToolResultMessage,
+    UserMessage,
+    open_stores,
+    tool,
+)
 from looopy.testing import ScriptedProvider, text, tool_call
 
 AUTH = AuthContext("local")
+LONG = "\U0001f600" + "m" * 20_000  # the page gets the first 20,000 characters of a text
 LINES = "first line\r\nsecond line"
 READ = """async (cases) => {
     const {formOf} = await import("/ui/form.js");
@@ -51,8 +67,8 @@ async def test_what_nobody_changed_is_approved_as_it_is(browser: Any, modules: P
             await page.tab.evaluate("name => { location.hash = `#/c/${name}`; }", name)
             await page.sees(f".contexts a[aria-current]:has-text('{name}')", ".request .main")
             if name == "edited":
-                await page.tab.fill(".request textarea >> nth=0", "one\ntwo")
-                given = "one\r\ntwo"  # noqa: PLW2901
+                await page.tab.fill(".request textarea >> nth=0", f"{LONG}one\ntwo")
+                given = f"{LONG}one\r\ntwo"  # noqa: PLW2901
             label = "Approve with changes" if name == "edited" else "Approve"
             await page.tab.click(f".request .main:text-is('{label}')")
             await page.sees(".turn-end.completed")
@@ -61,7 +77,19 @@ async def test_what_nobody_changed_is_approved_as_it_is(browser: Any, modules: P
             ]
             assert json.loads(said.text.splitlines()[-1]) == [given, "none", "none"]
             assert await page.tab.is_visible(".call :text('edited')") == (name == "edited")
+        await page.tab.click(".call summary")
+        await _shows_all_of(page, ".call .labelled >> nth=1", LONG, "one", '\\r\\ntwo"\n}')
         await _reads_what_it_began_with(page)
+
+
+async def _shows_all_of(page: Page, place: str, *parts: str) -> None:
+    """It ends as the text does, once somebody asks for more."""
+    whole = "".join(parts)
+    at = page.tab.locator(place)
+    await at.locator("button:has-text('characters are folded')").click()
+    await at.locator("button:has-text('characters are folded')").wait_for(state="hidden")
+    shown = [one for one in await at.locator(".plain, pre").all_text_contents() if LONG in one]
+    assert [one[one.index(LONG) :] for one in shown] == [whole]
 
 
 async def _reads_what_it_began_with(page: Page) -> None:
@@ -78,3 +106,78 @@ async def _reads_what_it_began_with(page: Page) -> None:
     objects += [({"properties": named, "required": ["valueOf"]}, {"valueOf": "a", "__proto__": 1})]
     found = await page.tab.evaluate(READ, json.dumps([*fields, *objects]))
     assert json.loads(found) == [value for _, value in [*fields, *objects]]
+
+
+async def test_long_texts_come_whole_in_pieces(browser: Any, modules: Path) -> None:
+    """Wherever they are, counted as the server counts; a request that fails can be repeated."""
+
+    def build(context_id: str, stores: Stores) -> Agent:
+        model = ScriptedProvider([text("I see.")])
+        return Agent(context_id, llm_provider=model, tools=[write], stores=stores)
+
+    async with (
+        open_stores("memory:") as stores,
+        served_here(build, stores) as (url, host),
+        opened(browser, url, modules) as page,
+    ):
+        async with host.agent("long", AUTH) as agent:
+            await agent.execute_turn(f"{LONG}said", AUTH)
+        image = ImageContent("iVBORw0KGgo=", mime_type="image/png")
+        call = ToolCall("c1", "read", {"a/b": f"{LONG}given", "c": 1})
+        await stores.messages.append(
+            "long",
+            [
+                CustomMessage("note", f"{LONG}noted"),
+                CustomMessage("state", {"is": f"{LONG}kept"}),
+                UserMessage([TextContent("Before."), image, TextContent(f"{LONG}beside")]),
+                AssistantMessage([ThinkingContent(f"{LONG}thought"), TextContent("So."), call]),
+                ToolResultMessage(
+                    tool_call_id="c1",
+                    tool_name="read",
+                    content=[
+                        TextContent("Head."),
+                        TextContent("m" * 250_000 + "\U0001f600" + "result"),
+                    ],
+                ),
+            ],
+        )
+        await page.tab.evaluate("location.hash = '#/c/long'")
+        messages = ".log .message >> nth="
+        await page.sees(f"{messages}5", ".chip.ready")
+        for kind in ("note", "state", "Thinking"):
+            await page.tab.click(f"summary:text-is('{kind}')")
+        await _shows_all_of(page, f"{messages}0", LONG, "said")
+        await _shows_all_of(page, f"{messages}2", LONG, "noted")
+        await _shows_all_of(page, f"{messages}3", LONG, 'kept"\n}')
+        await _shows_all_of(page, f"{messages}4", LONG, "beside")
+        await _shows_all_of(page, f"{messages}5 >> .thinking", LONG, "thought")
+        await page.tab.click(".call summary")
+        await _shows_all_of(page, ".call .labelled >> nth=0", LONG, "given", '",\n  "c": 1\n}')
+        await _fails_and_comes(page, ".call .labelled >> nth=1")
+        await page.is_accessible()
+        await _goes_back_whole(page, f"{LONG}said")
+
+
+async def _fails_and_comes(page: Page, place: str) -> None:
+    """The server is away; then a piece comes, and the rest."""
+    at = page.tab.locator(place)
+    more = at.locator("button:has-text('characters are folded')")
+    one = re.compile(r"/messages/\d+$")
+    await page.tab.route(one, lambda route: route.abort())
+    await more.click()
+    await page.sees(f"{place} >> .error:has-text('does not answer')")
+    await page.tab.unroute(one)
+    await more.click()
+    await page.sees(f"{place} >> button:has-text('30,007 of 250,007 characters')")
+    assert not await at.locator(".error").is_visible()
+    await more.click()
+    await more.wait_for(state="hidden")
+    texts = await at.locator("pre").all_text_contents()
+    assert texts == ["Head.", "m" * 250_000 + "\U0001f600" + "result"]
+
+
+async def _goes_back_whole(page: Page, said: str) -> None:
+    await page.tab.press("button[aria-label='Rewind to before turn 1']", "Enter")
+    await page.tab.click("dialog[open] button.main")
+    await page.sees(".bar:has-text('was rewound')")
+    assert await page.tab.input_value("#composer") == said

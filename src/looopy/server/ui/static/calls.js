@@ -2,11 +2,10 @@
  * A call of a tool: one line that says how it stands, and folds open to arguments and result.
  */
 
-import {at, get} from "./api.js";
-import {picturesOf, resultBlocks, textOf} from "./blocks.js";
+import {at, follow, get} from "./api.js";
+import {json, picturesOf, resultBlocks, wholeOf} from "./blocks.js";
 import {fill, h} from "./dom.js";
-import {code} from "./markdown.js";
-import {duration, pretty, shortened} from "./text.js";
+import {duration, shortened} from "./text.js";
 
 /** One call of a tool, which folds open to its arguments and its result. */
 export class CallCard {
@@ -82,12 +81,15 @@ export class CallCard {
     const known = this.conversation.calls.get(this.key);
     const decision = this.conversation.decisions.get(this.key);
     const result = known?.result ?? (this.entry.message.role === "toolResult" ? this.entry : null);
-    const given = this.call.invalid_arguments ?? this.call.arguments;
     const parts = [];
-    if (given !== undefined) parts.push(labelled("Arguments", code(pretty(given), "json")));
+    const given = this.given();
+    if (given) parts.push(labelled("Arguments", given));
     if (known?.edited)
       parts.push(
-        labelled("Ran with the arguments that a person gave", code(pretty(known.args), "json")),
+        labelled(
+          "Ran with the arguments that a person gave",
+          json(known, "/args", known.args, () => this.changed()),
+        ),
       );
     if (decision) {
       const by = decision.actor_id ? ` by ${decision.actor_id}` : "";
@@ -97,14 +99,37 @@ export class CallCard {
     if (known?.progress)
       parts.push(labelled("Last report", h("p", {class: "plain"}, known.progress)));
     if (result) {
-      const whole = async () => {
-        const found = await get(at(this.conversation.id, `/messages/${result.position}`));
-        return textOf(found.message);
-      };
+      const whole = wholeOf(this.conversation.id, result.position);
       const title = result.message.is_error ? "Error" : "Result";
       parts.push(labelled(title, h("div", {}, resultBlocks(result, whole))));
     }
     fill(this.body, parts);
+  }
+
+  /** The arguments that the model gave. */
+  given() {
+    const name = this.call.invalid_arguments === undefined ? "arguments" : "invalid_arguments";
+    const args = this.call[name];
+    if (args === undefined) return null;
+    const {message, position} = this.entry;
+    const pointer = `/content/${message.content.indexOf(this.call)}/${name}`;
+    return json(this.entry, pointer, args, wholeOf(this.conversation.id, position));
+  }
+
+  /** The arguments that a person gave, whole: the log has them. */
+  async changed() {
+    const {id} = this.conversation;
+    const {seq} = await get(at(id, `/messages/${this.entry.position}`));
+    const done = new AbortController();
+    try {
+      const events = follow(at(id, `/events?format=compact&after=${seq}`), done.signal);
+      for await (const {name, data} of events) {
+        const begins = name === "tool_execution_start" && !data.path;
+        if (begins && data.edited && data.tool_call_id === this.call.id) return data.args;
+      }
+    } finally {
+      done.abort(); // the stream would go on
+    }
   }
 }
 

@@ -4,7 +4,19 @@
 
 import {Problem, at, get} from "./api.js";
 import {look} from "./artifacts.js";
-import {blocksOf, folded, prose, served, sources, textOf, thinking} from "./blocks.js";
+import {
+  blocksOf,
+  folded,
+  json,
+  plain,
+  prose,
+  served,
+  sources,
+  textIn,
+  textOf,
+  thinking,
+  wholeOf,
+} from "./blocks.js";
 import {CallCard} from "./calls.js";
 import {announce, confirmed, fill, h} from "./dom.js";
 import {markdown} from "./markdown.js";
@@ -164,7 +176,7 @@ export class Chat {
       const body = h(
         "div",
         {class: "bubble", dir: "auto"},
-        blocksOf(message, entry, this.whole(entry)),
+        blocksOf(message, entry, this.wholeOf(entry)),
       );
       return h("article", {class: "message user", id, "aria-label": "You"}, body);
     }
@@ -175,11 +187,15 @@ export class Chat {
       return h("article", {class: "message assistant", id, "aria-label": "Result"}, card.element);
     }
     const title = message.role === "summary" ? "Summary of what came before" : message.role;
-    const text = typeof message.content === "string" ? message.content : pretty(message.content);
+    const whole = this.wholeOf(entry);
+    const inside = () =>
+      typeof message.content === "string"
+        ? prose(entry, "/content", message.content, whole)
+        : json(entry, "/content", message.content, whole);
     return h(
       "article",
       {class: "message aside", id},
-      folded(title, () => markdown(text)),
+      folded(title, () => [inside()]),
     );
   }
 
@@ -188,13 +204,17 @@ export class Chat {
     const {message} = entry;
     const made = h("article", {class: "message assistant", id, "aria-label": "Agent"});
     const calls = /** @type {any[]} */ ([]);
+    const whole = this.wholeOf(entry);
     message.content.forEach((/** @type {any} */ block, /** @type {number} */ i) => {
-      if (block.type === "thinking" && block.thinking) made.append(thinking(block.thinking));
+      if (block.type === "thinking" && block.thinking)
+        made.append(
+          thinking(() => textIn(entry, `/content/${i}/thinking`, block.thinking, whole)),
+        );
       else if (block.type === "toolCall") calls.push(block);
-      else if (block.type === "serverToolCall") made.append(served(block));
+      else if (block.type === "serverToolCall")
+        made.append(served(block, entry, `/content/${i}`, whole));
       else if (block.type === "text" && block.text) {
-        const length = entry.clipped?.[`/content/${i}/text`];
-        made.append(prose(block.text, length, this.whole(entry, i)));
+        made.append(prose(entry, `/content/${i}/text`, block.text, whole));
         if (block.citations?.length) made.append(sources(block.citations));
       }
     });
@@ -230,16 +250,9 @@ export class Chat {
     return card;
   }
 
-  /** A function that reads a message whole. @param {import("./conversation.js").Entry} entry @param {number} [block] */
-  whole(entry, block) {
-    return async () => {
-      const found = await get(at(this.conversation.id, `/messages/${entry.position}`));
-      const {content} = found.message;
-      if (typeof content === "string") return content;
-      return block === undefined
-        ? content.map((/** @type {any} */ one) => one.text ?? "").join("")
-        : content[block].text;
-    };
+  /** @param {import("./conversation.js").Entry} entry */
+  wholeOf(entry) {
+    return wholeOf(this.conversation.id, entry.position);
   }
 
   // --- the answer that is being written ----------------------------------------------------------
@@ -262,7 +275,7 @@ export class Chat {
     const parts = [];
     if (live.thinking) {
       const open = this.live.querySelector("details")?.open ?? !live.text;
-      parts.push(thinking(live.thinking.slice(-LIVE_MARKDOWN), open));
+      parts.push(thinking(() => plain(live.thinking.slice(-LIVE_MARKDOWN)), open));
     }
     if (live.text.length <= LIVE_MARKDOWN)
       parts.push(h("div", {class: "prose", dir: "auto"}, markdown(live.text)));
@@ -453,8 +466,9 @@ export class Chat {
     const text = `Turn ${turn} and all after it are hidden from the model. Nothing is deleted, and you can undo it until you send a message.`;
     if (!(await confirmed(`Rewind to before turn ${turn}?`, text, "Rewind"))) return;
     const asked = this.sorted().find((one) => one.turn === turn && one.message.role === "user");
+    const content = asked?.clipped ? await this.wholeOf(asked)("/content") : asked?.message.content;
     await this.conversation.rewind(turn);
-    if (asked) this.actions.edit(textOf(asked.message));
+    if (asked) this.actions.edit(textOf({content}));
     this.undoable = true;
     this.waits();
     this.toEnd();

@@ -27,8 +27,9 @@ const STREAM = ["status_change", "tool_execution_update", "thinking"]
 /**
  * @typedef {{position: number, turn: number, seq?: number, message: any,
  *   clipped?: Record<string, number>}} Entry
- * @typedef {{state: "running" | "done" | "failed", args?: any, edited?: boolean, progress?: string,
- *   fraction?: number, seconds?: number, result?: Entry}} Call
+ * @typedef {{state: "running" | "done" | "failed", args?: any, edited?: boolean,
+ *   clipped?: Record<string, number>, progress?: string, fraction?: number, seconds?: number,
+ *   result?: Entry}} Call
  */
 
 export class Conversation extends EventTarget {
@@ -168,7 +169,7 @@ export class Conversation extends EventTarget {
       },
       tool_execution_start: (event) => {
         const state = this.calls.get(this.keyOf(event.tool_call_id, below))?.state ?? "running";
-        this.called(event, {state, args: event.args, edited: event.edited}, below);
+        this.called(event, {state, ...given(event)}, below);
       },
       tool_execution_end: (event) => {
         const state = event.is_error ? "failed" : "done";
@@ -361,7 +362,7 @@ export class Conversation extends EventTarget {
       message_start: () => this.grow("text", ""),
       message_end: () => this.ended(event),
       tool_execution_start: () =>
-        this.called(event, {state: "running", args: event.args, edited: event.edited}),
+        this.called(event, {state: "running", ...given(event)}),
       tool_execution_update: () => this.reported(event),
       tool_execution_end: () =>
         this.called(event, {
@@ -596,6 +597,11 @@ export class Conversation extends EventTarget {
 function textIn(content) {
   const parts = typeof content === "string" ? [{text: content}] : content;
   return parts.map((one) => [...(one.text ?? "")].slice(0, CLIP).join("")).join("");
+}
+
+/** The arguments of a call that began, if a person changed them. @param {any} event */
+function given({args, edited, clipped}) {
+  return {args, edited, clipped};
 }
 
 /** Lengths of what lies below a pointer. @param {any} lengths @param {string} path */
