@@ -35,6 +35,22 @@ READ = """async (cases) => {
     return JSON.stringify(JSON.parse(cases).map(read));
 }"""
 
+REVEAL = """async ([older, closed]) => {
+    const [{Chat}, {Conversation}] = await Promise.all(
+        ["chat", "conversation"].map((name) => import(`/ui/${name}.js`)),
+    );
+    const conversation = Object.assign(new Conversation("far"), {older});
+    let pages = 0;
+    conversation.loadOlder = async (limit) => {
+        pages += 1;
+        conversation.older = conversation.older > limit ? conversation.older - limit : null;
+    };
+    if (closed) conversation.close();
+    const chat = new Chat(conversation, {});
+    return chat.reveal(1).then(() => [pages, ""], (error) => [pages, error.message]);
+}"""
+FAR_UP = "This message is more than 5,000 messages further up. “Show earlier messages” leads there."
+
 
 @tool(needs_approval=True)
 async def write(content: str, constructor: str = "none", toString: str = "none") -> str:  # noqa: N803
@@ -181,3 +197,33 @@ async def _goes_back_whole(page: Page, said: str) -> None:
     await page.tab.click("dialog[open] button.main")
     await page.sees(".bar:has-text('was rewound')")
     assert await page.tab.input_value("#composer") == said
+
+
+async def test_a_conversation_keeps_its_place(browser: Any, modules: Path) -> None:
+    """A hit of the search that is a result, far up; drafts, an undo that fails, and the focus."""
+
+    @tool
+    async def note() -> str:
+        """Note it."""
+        return "noted"
+
+    def build(context_id: str, stores: Stores) -> Agent:
+        replies = [one for _ in range(45) for one in (tool_call("note"), text("Noted."))]
+        model = ScriptedProvider(replies)
+        return Agent(context_id, llm_provider=model, tools=[note], stores=stores)
+
+    async with (
+        open_stores("memory:") as stores,
+        served_here(build, stores) as (url, host),
+        opened(browser, url, modules) as page,
+    ):
+        async with host.agent("notes", AUTH) as agent:
+            for i in range(40):
+                await agent.execute_turn(f"Note {i}.", AUTH)
+        await page.tab.evaluate("location.hash = '#/c/notes/at/3'")
+        await page.sees("#message-2.found:has(.call)")
+        await page.tab.evaluate("location.hash = '#/c/notes/at/7'")  # it is here
+        await page.sees("#message-6.found:has(.call)")
+        assert await page.tab.evaluate(REVEAL, [9000, False]) == [0, FAR_UP]
+        assert await page.tab.evaluate(REVEAL, [900, False]) == [5, ""]
+        assert await page.tab.evaluate(REVEAL, [900, True]) == [0, ""]  # it was left

@@ -36,6 +36,10 @@ const CALLS_AT_ONCE = 30; // of one message
 const MORE_CALLS = 200;
 const MOST_ARTIFACTS = 8; // beside the end of a turn; the panel has all
 const OVERTAKEN = ["agent_busy", "input_not_found"]; // refused, as somebody else was faster
+const REVEALED_AT_ONCE = 200; // messages that are read on the way up to one
+const MOST_REVEALED = 5000; // messages between that and what is here, which all would be shown
+const FAR_UP =
+  "This message is more than 5,000 messages further up. “Show earlier messages” leads there.";
 const LIVE_MARKDOWN = 20_000; // characters of a growing answer that are laid out again and again
 
 /** The log of one conversation. Its element scrolls. */
@@ -207,9 +211,7 @@ export class Chat {
     const whole = this.wholeOf(entry);
     message.content.forEach((/** @type {any} */ block, /** @type {number} */ i) => {
       if (block.type === "thinking" && block.thinking)
-        made.append(
-          thinking(() => textIn(entry, `/content/${i}/thinking`, block.thinking, whole)),
-        );
+        made.append(thinking(() => textIn(entry, `/content/${i}/thinking`, block.thinking, whole)));
       else if (block.type === "toolCall") calls.push(block);
       else if (block.type === "serverToolCall")
         made.append(served(block, entry, `/content/${i}`, whole));
@@ -663,16 +665,27 @@ export class Chat {
     this.keepEnd();
   }
 
+  /**
+   * The message that shows one: of a result, the one that made its call; of a hidden one, the next.
+   *
+   * @param {number} position
+   */
+  shownFor(position) {
+    const message = this.conversation.entries.get(position)?.message;
+    const isResult = message?.role === "toolResult";
+    const from = isResult ? this.conversation.callerOf(message.tool_call_id, position) : position;
+    if (from !== undefined && this.shown.has(from)) return from;
+    return Math.min(...[...this.shown.keys()].filter((one) => one >= position));
+  }
+
   /** Show one message. @param {number} position */
   async reveal(position) {
-    while (
-      !this.shown.has(position) &&
-      this.conversation.older !== null &&
-      this.conversation.older > position
-    ) {
-      await this.conversation.loadOlder();
-    }
-    const found = this.shown.get(position) ?? [...this.shown].find(([one]) => one >= position)?.[1];
+    const {conversation} = this;
+    const {signal} = conversation.closing;
+    if ((conversation.older ?? 0) - position > MOST_REVEALED) throw new Error(FAR_UP);
+    while (!signal.aborted && conversation.older !== null && conversation.older > position)
+      await conversation.loadOlder(REVEALED_AT_ONCE);
+    const found = this.shown.get(this.shownFor(position));
     if (!found) return;
     this.atEnd = false;
     found.scrollIntoView({block: "center"});

@@ -137,10 +137,11 @@ export class Conversation extends EventTarget {
   }
 
   /** Read the page of messages before those that are here. */
-  async loadOlder() {
+  async loadOlder(limit = PAGE) {
     const {older} = this;
     if (older === null) return;
-    const page = await get(at(this.id, `/messages?before=${older}&limit=${PAGE}&clip=${CLIP}`));
+    const path = at(this.id, `/messages?before=${older}&limit=${limit}&clip=${CLIP}`);
+    const page = await get(path);
     if (older !== this.older) return; // they are not before what is here now
     this.older = page.next;
     const [next] = [...this.entries.values()]
@@ -215,8 +216,12 @@ export class Conversation extends EventTarget {
    * @param {number} [below] a position behind that message; the newest if it is left out
    */
   keyOf(id, below = Infinity) {
-    const from = (this.callers.get(id) ?? []).findLast((position) => position < below);
-    return `${from ?? "?"}:${id}`;
+    return `${this.callerOf(id, below) ?? "?"}:${id}`;
+  }
+
+  /** The message that made a call: its position. @param {string} id @param {number} below */
+  callerOf(id, below) {
+    return (this.callers.get(id) ?? []).findLast((position) => position < below);
   }
 
   /** Forget the oldest messages, if there are very many: they are a request away. */
