@@ -227,3 +227,35 @@ async def test_a_conversation_keeps_its_place(browser: Any, modules: Path) -> No
         assert await page.tab.evaluate(REVEAL, [9000, False]) == [0, FAR_UP]
         assert await page.tab.evaluate(REVEAL, [900, False]) == [5, ""]
         assert await page.tab.evaluate(REVEAL, [900, True]) == [0, ""]  # it was left
+        await _keeps_drafts(page)
+
+
+async def _keeps_drafts(page: Page) -> None:
+    """Rewind puts a message before what was typed, also after one has left the conversation."""
+    tab = page.tab
+
+    async def rewind(turn: int) -> None:
+        await tab.press(f"button[aria-label='Rewind to before turn {turn}']", "Enter")
+        await tab.click("dialog[open] button.main")
+
+    await tab.fill("#composer", "Of mine.")
+    await rewind(40)
+    await page.sees(".bar:has-text('was rewound')")
+    assert await tab.input_value("#composer") == "Note 39.\n\nOf mine."
+    here, until = await page.delayed(re.compile(r"/rewind$"))
+    await rewind(39)
+    await here.wait()
+    await tab.evaluate("location.hash = '#/c/other'")
+    await page.sees("text=There is no conversation of this name")
+    await tab.fill("#composer", "Of another.")
+    async with tab.expect_request_finished(lambda one: one.url.endswith("/rewind")):
+        until.set()
+    await tab.evaluate("location.hash = '#/c/notes'")
+    await page.sees(".turn-end:has-text('Turn 38')")
+    drafts = "Note 38.\n\nNote 39.\n\nOf mine."
+    await tab.wait_for_function(
+        "said => document.querySelector('#composer').value === said", arg=drafts
+    )
+    await tab.evaluate("location.hash = '#/c/other'")
+    await page.sees("text=There is no conversation of this name")
+    assert await tab.input_value("#composer") == "Of another."

@@ -46,7 +46,7 @@ const LIVE_MARKDOWN = 20_000; // characters of a growing answer that are laid ou
 export class Chat {
   /**
    * @param {import("./conversation.js").Conversation} conversation
-   * @param {{edit: (text: string) => void, problem: (error: unknown) => void}} actions
+   * @param {{edit: (text: string, id: string) => void, problem: (error: unknown) => void}} actions
    */
   constructor(conversation, actions) {
     this.conversation = conversation;
@@ -470,7 +470,7 @@ export class Chat {
     const asked = this.sorted().find((one) => one.turn === turn && one.message.role === "user");
     const content = asked?.clipped ? await this.wholeOf(asked)("/content") : asked?.message.content;
     await this.conversation.rewind(turn);
-    if (asked) this.actions.edit(textOf({content}));
+    if (asked) this.actions.edit(textOf({content}), this.conversation.id);
     this.undoable = true;
     this.waits();
     this.toEnd();

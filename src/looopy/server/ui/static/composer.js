@@ -76,6 +76,21 @@ export class Composer {
     this.input.focus();
   }
 
+  /**
+   * Put a message back, before what was typed since, into the field of its conversation.
+   *
+   * @param {string} text
+   * @param {string} id of the conversation, which may have been left
+   */
+  giveBack(text, id) {
+    const isHere = id === this.conversation?.id;
+    const typed = isHere ? this.input.value : (sessionStorage.getItem(DRAFT + id) ?? "");
+    const isThere = typed === text || typed.startsWith(`${text}\n\n`);
+    const both = isThere ? typed : [text, typed].filter((one) => one.trim()).join("\n\n");
+    if (isHere) this.put(both);
+    else sessionStorage.setItem(DRAFT + id, both);
+  }
+
   /** @param {string} text @param {boolean} [focus] */
   put(text, focus = true) {
     this.input.value = text;

@@ -44,7 +44,8 @@ class App {
     this.drawAfter = 0;
     const actions = {
       problem: (/** @type {unknown} */ error) => this.problem(error),
-      edit: (/** @type {string} */ text) => this.composer.put(text),
+      edit: (/** @type {string} */ text, /** @type {string} */ id) =>
+        this.composer.giveBack(text, id),
     };
     this.actions = actions;
     this.sidebar = new Sidebar(actions);
