@@ -19,12 +19,16 @@ from looopy import (
     TextContent,
     ThinkingContent,
     ToolCall,
+    ToolContext,
     ToolResultMessage,
     UserMessage,
     open_stores,
     tool,
 )
+from looopy.auth import AuthRequest
 from looopy.testing import ScriptedProvider, text, tool_call
+from looopy.tools import Ask, NeedsInput
+from looopy.types.state import PendingKind
 
 AUTH = AuthContext("local")
 LONG = "\U0001f600" + "m" * 20_000  # the page gets the first 20,000 characters of a text
@@ -259,3 +263,74 @@ async def _keeps_drafts(page: Page) -> None:
     await tab.evaluate("location.hash = '#/c/other'")
     await page.sees("text=There is no conversation of this name")
     assert await tab.input_value("#composer") == "Of another."
+
+
+ASK = "import('/ui/api.js').then(({get}) => get('contexts?limit=1')).then(() => null)"
+LATER = "Date.now = ((now) => () => now() + 7_200_000)(Date.now)"
+SLEPT = f"""() => {{
+    {LATER}; // again and again: each answer that comes would tell the time
+    const isOver = document.querySelector(".request-body").textContent.includes("Nobody answered");
+    const said = document.getElementById("announcer").textContent;
+    return isOver && [document.activeElement.className, said];
+}}"""
+
+
+async def test_a_request_expires_by_the_clock_of_the_server(browser: Any, modules: Path) -> None:
+    """A machine that slept, one whose clock is two hours fast, and where the focus goes."""
+
+    @tool(needs_approval=True, approval_expires_s=3600)
+    async def later() -> str:
+        """Do it within an hour."""
+        return "in time"
+
+    @tool
+    async def push(context: ToolContext) -> str:
+        """Ask for a credential."""
+        auth = AuthRequest(type="pat", provider="github")
+        if "key" not in context.answers:
+            raise NeedsInput([Ask("key", PendingKind.AUTH, "A key, please.", auth=auth)])
+        return "in time"
+
+    def build(context_id: str, stores: Stores) -> Agent:
+        name = context_id.partition("-")[0]
+        model = ScriptedProvider([tool_call(name), text("It is done.")])
+        return Agent(context_id, llm_provider=model, tools=[later, push], stores=stores)
+
+    async with (
+        open_stores("memory:") as stores,
+        served_here(build, stores) as (url, host),
+        opened(browser, url, modules) as page,
+    ):
+
+        async def asks(name: str) -> None:
+            async with host.agent(name, AUTH) as agent:
+                await agent.execute_turn("Do it.", AUTH)
+            await page.tab.evaluate("name => { location.hash = `#/c/${name}`; }", name)
+            await page.sees(f".contexts a[aria-current]:has-text('{name}')", ".request")
+
+        await asks("later")
+        await page.tab.fill(".request textarea", "It is due.")
+        woken = await page.tab.wait_for_function(SLEPT)
+        assert await woken.json_value() == ["request", "The request of later has expired"]
+        await page.tab.evaluate(ASK)  # the server says that it did not sleep
+        await page.sees(".request time:has-text('expires in 59 min')")
+        assert await page.tab.input_value(".request textarea") == "It is due."
+        await page.tab.click(".request .main:text-is('Approve')")
+        await page.sees(".turn-end.completed")
+        await page.tab.add_init_script(LATER)
+        await page.tab.reload()
+        await asks("later-fast")
+        await page.sees(".request time:has-text('expires in 59 min')")
+        await page.tab.click(".request .main:text-is('Approve')")
+        await page.sees(".turn-end.completed")
+        await asks("push-fast")
+        await page.tab.fill(".request input", "a secret")
+        await page.press("Enter")
+        await page.sees(".turn-end.completed")
+        results = [
+            one.text.splitlines()[-1]
+            for name in ("later", "later-fast", "push-fast")
+            for one in await stores.messages.list(name)
+            if isinstance(one, ToolResultMessage)
+        ]
+        assert results == ["in time"] * 3

@@ -8,6 +8,7 @@ const ROOT = new URL("../", import.meta.url);
 const KEPT = "looopy.token";
 const SILENT_MS = 45_000; // of a stream: the server sends something every 15 s
 const SENDABLE = /^[\x20-\x7e]+$/; // `fetch` takes no header with another character
+let aheadMs = 0; // of the clock of this machine, the server's
 
 /** A refused request: `code` is for programs, `path` the place in what was sent. */
 export class Problem extends Error {
@@ -59,6 +60,11 @@ export function setToken(token) {
 function headers(more = {}) {
   const token = sessionStorage.getItem(KEPT) ?? "";
   return SENDABLE.test(token) ? {...more, Authorization: `Bearer ${token}`} : more;
+}
+
+/** Now, by the clock of the server: that of a machine may be hours off. */
+export function serverNow() {
+  return Date.now() + aheadMs;
 }
 
 /** A key that makes a repeated request harmless. */
@@ -131,6 +137,8 @@ async function reached(coming) {
 
 /** @param {Response} answer */
 async function checked(answer) {
+  const date = Date.parse(answer.headers.get("Date") ?? "");
+  if (date) aheadMs = date - Date.now();
   if (answer.ok) return answer;
   const said = await answer.json().catch(() => null);
   const after_s = Number(answer.headers.get("Retry-After")) || 0; // a date is no number

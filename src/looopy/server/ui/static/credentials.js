@@ -5,6 +5,7 @@
  * between sees the credential. Without such a key it goes as it is, in the one request that answers.
  */
 
+import {serverNow} from "./api.js";
 import {h} from "./dom.js";
 import {parsed, written} from "./json.js";
 
@@ -156,7 +157,7 @@ async function encrypted(credential, auth) {
     await subtle.generateKey(curve, false, ["deriveBits"])
   );
   const epk = await subtle.exportKey("jwk", ours.publicKey);
-  const now = Math.floor(Date.now() / 1000);
+  const now = Math.floor(serverNow() / 1000);
   const header = {
     alg: "ECDH-ES",
     enc: "A256GCM",

@@ -2,14 +2,16 @@
  * What a turn waits for, answered in place: approvals, questions, tools of the user's side.
  */
 
+import {serverNow} from "./api.js";
 import {credentials} from "./credentials.js";
-import {h} from "./dom.js";
+import {announce, fill, h} from "./dom.js";
 import {formOf, same} from "./form.js";
 import {isRounded} from "./json.js";
 import {code} from "./markdown.js";
 import {duration, pretty} from "./text.js";
 
-const LONGEST_MS = 2 ** 31 - 1; // of a timer
+const SECOND = "second"; // passes, for the cards of the page
+const EXPIRED = "has expired";
 const ROUNDED =
   "This browser shows a number rounded here, as it has too many digits. If you approve, the tool" +
   " gets the exact one. Browsers from 2025 on show it, and can change the arguments.";
@@ -31,6 +33,7 @@ export function requestCard(request, answer) {
     client_tool: "Asks for a result from you",
   };
   const kind = /** @type {keyof typeof titles} */ (request.kind);
+  const {expires_at} = request;
   const error = h("p", {class: "error", role: "alert"});
   const card = h(
     "section",
@@ -40,7 +43,7 @@ export function requestCard(request, answer) {
       {},
       h("span", {class: "chip wait"}, titles[kind]),
       h("code", {}, request.tool_name),
-      expiry(request),
+      expires_at ? h("time", {class: "faint", datetime: expires_at}) : null,
     ),
     h("h3", {}, request.prompt || titles[kind]),
   );
@@ -61,10 +64,26 @@ export function requestCard(request, answer) {
   const parts = {approval, input, auth: credentials, client_tool: clientTool};
   const body = h("div", {class: "request-body"}, (parts[kind] ?? input)(request, send));
   card.append(body, error);
-  whenExpired(request, () => {
-    card.querySelector("time")?.replaceWith(expiry(request) ?? "");
-    body.replaceChildren(...late(request, () => void post(async () => ({}))));
-  });
+  const time = card.querySelector("time");
+  const asks = [...body.childNodes];
+  let wasOver = false;
+  const look = () => {
+    const left = leftUntil(time.dateTime);
+    if (time.textContent !== left) fill(time, left);
+    const isOver = leftUntil(expires_at) === EXPIRED;
+    const isSent = card.querySelector("button:disabled") !== null; // its answer is under way
+    if (isOver === wasOver || isSent) return;
+    wasOver = isOver;
+    const hadFocus = body.contains(document.activeElement);
+    const go = () => void post(async () => ({}));
+    fill(body, isOver ? late(request, go) : asks); // a clock that was wrong may be set right
+    if (hadFocus) card.focus();
+    if (isOver && card.isConnected) announce(`The request of ${request.tool_name} has expired`);
+  };
+  if (time) {
+    card.addEventListener(SECOND, look);
+    look();
+  }
   return card;
 }
 
@@ -76,31 +95,15 @@ function late(request, go) {
   return [h("p", {}, text), sender(go, "Continue")];
 }
 
-/** @param {any} request @param {() => void} act now, or at that time */
-function whenExpired(request, act) {
-  if (!request.expires_at) return;
-  const left = Date.parse(request.expires_at) - Date.now();
-  if (left <= 0) act();
-  else if (left < LONGEST_MS) setTimeout(act, left);
-}
-
-/** @param {any} request */
-function expiry(request) {
-  const {expires_at} = request;
-  return expires_at ? h("time", {class: "faint", datetime: expires_at}, left(expires_at)) : null;
-}
-
 /** @param {string} moment at which a request expires */
-function left(moment) {
-  const seconds = (Date.parse(moment) - Date.now()) / 1000;
-  return seconds > 0 ? `expires in ${duration(seconds)}` : "has expired";
+function leftUntil(moment) {
+  const seconds = (Date.parse(moment) - serverNow()) / 1000;
+  return seconds > 0 ? `expires in ${duration(seconds)}` : EXPIRED;
 }
 
+// The cards that are in the page, and no timer each: after a sleep, timers would be late.
 setInterval(() => {
-  for (const one of document.querySelectorAll(".request time")) {
-    const text = left(/** @type {HTMLTimeElement} */ (one).dateTime);
-    if (one.textContent !== text) one.textContent = text;
-  }
+  for (const one of document.querySelectorAll(".request")) one.dispatchEvent(new Event(SECOND));
 }, 1000);
 
 /** @param {any} request @param {(value: () => unknown) => void} send */
