@@ -334,3 +334,42 @@ async def test_a_request_expires_by_the_clock_of_the_server(browser: Any, module
             if isinstance(one, ToolResultMessage)
         ]
         assert results == ["in time"] * 3
+
+
+HOSTILE = {
+    "a line of a table": "a|b\n-" + " " * 90_000 + "x",
+    "the end of addresses": ("https://" + "." * 1985 + "x ") * 45,
+}
+SLOWEST_MS = 100  # of several tries; what grows with the square takes 200 and more
+LAID_OUT = """async (text) => {
+    const {markdown} = await import("/ui/markdown.js");
+    const times = Array.from({length: 3}, () => {
+        const began = performance.now();
+        markdown(text);
+        return performance.now() - began;
+    });
+    return Math.min(...times);
+}"""
+LINKS = """async (text) => {
+    const {markdown} = await import("/ui/markdown.js");
+    const place = document.createElement("div");
+    place.append(...markdown(text));
+    return [...place.querySelectorAll("a")].map((one) => one.getAttribute("href"));
+}"""
+
+
+async def test_hostile_texts_are_laid_out_soon_and_seen(browser: Any, modules: Path) -> None:
+    """Texts that make a search go back, and addresses without an address."""
+
+    def build(context_id: str, stores: Stores) -> Agent:
+        return Agent(context_id, llm_provider=ScriptedProvider([]), stores=stores)
+
+    async with (
+        open_stores("memory:") as stores,
+        served_here(build, stores) as (url, _),
+        opened(browser, url, modules) as page,
+    ):
+        for name, said in HOSTILE.items():
+            assert await page.tab.evaluate(LAID_OUT, said) < SLOWEST_MS, name
+        addresses = "mailto:. https://... http://a.example/b... [a](mailto:)"
+        assert await page.tab.evaluate(LINKS, addresses) == ["http://a.example/b"]

@@ -15,8 +15,9 @@ const ITEM = /^( {0,12})(?:([-*+])|(\d{1,9})[.)])(?: +|$)/;
 const FENCE = /^ {0,3}(`{3,}|~{3,})\s*([^\s`]*)/;
 const HEADING = /^ {0,3}(#{1,6})(?:\s|$)/;
 const RULE = /^ {0,3}([-*_])(?: *\1){2,} *$/;
-const DIVIDER = /^ {0,3}\|? *:?-+:? *(?:\| *:?-+:? *)*\|? *$/;
+const DIVIDER = /^ {0,3}\|? *:?-+:? *(?:\| *:?-+:? *)*(?:\| *)?$/;
 const ADDRESS = /(?:https?:\/\/|mailto:)[^\s<>"'`]{1,2000}/y;
+const LEADS = /^(?:https?:\/\/|mailto:)./i;
 const ESCAPED = /[!-/:-@[-`{-~]/;
 
 /**
@@ -218,14 +219,21 @@ function inline(text, depth) {
     } else if (one === "h" || one === "m") {
       ADDRESS.lastIndex = i;
       const found = /\w/.test(text[i - 1] ?? "") ? null : ADDRESS.exec(text);
-      const address = found?.[0].replace(/[.,;:!?)\]]+$/, "");
-      i = address ? take(i, i + address.length, link(address, [address])) : i + 1;
+      const address = found ? withoutEnd(found[0]) : "";
+      i = LEADS.test(address) ? take(i, i + address.length, link(address, [address])) : i + 1;
     } else {
       i += 1;
     }
   }
   if (plain < text.length) made.push(text.slice(plain));
   return made;
+}
+
+/** An address without what ends the sentence around it. @param {string} address */
+function withoutEnd(address) {
+  let end = address.length;
+  while (".,;:!?)]".includes(address[end - 1])) end -= 1;
+  return address.slice(0, end);
 }
 
 /**
@@ -262,7 +270,7 @@ function linked(text, i, depth, take) {
     .trim()
     .split(/\s/)[0];
   const words = near.slice(0, middle) || address;
-  if (!/^(?:https?:\/\/|mailto:)/i.test(address) || depth >= DEEPEST) return from;
+  if (!LEADS.test(address) || depth >= DEEPEST) return from;
   return take(i, from + end + 1, link(address, inline(words, DEEPEST)));
 }
 
