@@ -358,8 +358,27 @@ LINKS = """async (text) => {
 }"""
 
 
+ORDINARY = "❤\ufe0f 1\ufe0f\u20e3 🏳\ufe0f\u200d🌈 葛\U000e0100城"
+SEEN = {
+    "a\ufe00b\u2062c\u206ad": "a⟨FE00⟩b⟨2062⟩c⟨206A⟩d",
+    "❤\ufe0f\ufe0f\U000e0150": "❤\ufe0f⟨FE0F⟩⟨E0150⟩",
+    "葛\U000e0100\U000e0101": "葛\U000e0100⟨E0101⟩",
+    "می\u200cخواهم\u200b\u200c\u200b": "می\u200cخواهم\u200b⟨200C⟩⟨200B⟩",
+    ORDINARY: ORDINARY,
+}
+SHOWN = "async (text) => (await import('/ui/text.js')).shown(text)"
+TOLD = """async () => {
+    const [{h}, {markdown}] = await Promise.all(
+        ["dom", "markdown"].map((name) => import(`/ui/${name}.js`)),
+    );
+    const [made] = markdown("[link](https://a.example/\u202egpj)");
+    const field = h("input", {"aria-label": "\u202eb", value: "\u202ec"});
+    return [made.querySelector("a").title, field.ariaLabel, field.value];
+}"""
+
+
 async def test_hostile_texts_are_laid_out_soon_and_seen(browser: Any, modules: Path) -> None:
-    """Texts that make a search go back, and addresses without an address."""
+    """Texts that make a search go back, and what a person would not see."""
 
     def build(context_id: str, stores: Stores) -> Agent:
         return Agent(context_id, llm_provider=ScriptedProvider([]), stores=stores)
@@ -373,3 +392,10 @@ async def test_hostile_texts_are_laid_out_soon_and_seen(browser: Any, modules: P
             assert await page.tab.evaluate(LAID_OUT, said) < SLOWEST_MS, name
         addresses = "mailto:. https://... http://a.example/b... [a](mailto:)"
         assert await page.tab.evaluate(LINKS, addresses) == ["http://a.example/b"]
+        for given, said in SEEN.items():
+            assert await page.tab.evaluate(SHOWN, given) == said
+        assert await page.tab.evaluate(TOLD) == [
+            "https://a.example/⟨202E⟩gpj",
+            "⟨202E⟩b",
+            "\u202ec",
+        ]

@@ -6,6 +6,7 @@ import {shown} from "./text.js";
 
 /** @typedef {Node | string | number | null | undefined | false} Child */
 
+const TOLD = ["alt", "aria-label", "placeholder", "title"]; // attributes that people read
 const SVG = "http://www.w3.org/2000/svg";
 
 /**
@@ -49,6 +50,7 @@ function filled(made, props, children) {
     if (value === false || value === null || value === undefined) continue;
     if (typeof value === "function") made.addEventListener(name.slice(2), value);
     else if (name === "value") /** @type {any} */ (made).value = value;
+    else if (TOLD.includes(name)) made.setAttribute(name, shown(String(value)));
     else made.setAttribute(name, value === true ? "" : String(value));
   }
   made.append(...nodes(children));

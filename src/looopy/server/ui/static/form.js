@@ -43,9 +43,9 @@ export function formOf(schema, value, label) {
       if (!asJson) raw.write(said);
       else if (isObject(said)) fields = fieldsOf(schema, said);
       else throw new Error("Fields need an object");
-      wrong.textContent = "";
+      fill(wrong);
     } catch (error) {
-      wrong.textContent = /** @type {Error} */ (error).message; // what was typed stays
+      fill(wrong, /** @type {Error} */ (error).message); // what was typed stays
       return;
     }
     asJson = !asJson;

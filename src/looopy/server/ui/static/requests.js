@@ -51,11 +51,11 @@ export function requestCard(request, answer) {
   const post = async (inputs) => {
     const buttons = card.querySelectorAll("button");
     try {
-      error.textContent = "";
+      fill(error);
       buttons.forEach((/** @type {HTMLButtonElement} */ one) => (one.disabled = true));
       await answer(await inputs());
     } catch (problem) {
-      error.textContent = /** @type {Error} */ (problem).message;
+      fill(error, /** @type {Error} */ (problem).message);
       buttons.forEach((/** @type {HTMLButtonElement} */ one) => (one.disabled = false));
     }
   };

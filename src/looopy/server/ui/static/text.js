@@ -3,12 +3,20 @@
  */
 
 // Controls that a terminal obeys, marks that turn all that follows them around, and letters of no
-// shape, which only a model would read. Some flags are made of a few such letters. The marks that
-// people write in Arabic and Hebrew (U+200E, U+200F, U+061C) act on what is beside them alone.
+// shape, which only a model would read: tags, selectors of a variant, operators that nobody sees,
+// and several joiners in a row. Ordinary are a few such letters in some flags, and one selector
+// behind an emoji or a letter of Chinese or Japanese. The marks that people write in Arabic and
+// Hebrew (U+200E, U+200F, U+061C) act on what is beside them alone.
 const FLAG = /\u{1f3f4}[\u{e0030}-\u{e0039}\u{e0061}-\u{e007a}]{3,6}\u{e007f}/u.source;
-const HIDDEN =
-  /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u202a-\u202e\u2066-\u2069\u{e0000}-\u{e007f}]/u.source;
-const FOUND = new RegExp(`${FLAG}|${HIDDEN}`, "gu");
+const EMOJI = /\p{Emoji}[\ufe0e\ufe0f]/u.source;
+const IDEOGRAPH = /\p{Unified_Ideograph}[\ufe00-\ufe02\u{e0100}-\u{e01ef}]/u.source;
+const CONTROL = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u202a-\u202e\u2066-\u2069]/u.source;
+const SHAPELESS = /[\u2061-\u2064\u206a-\u206f\ufe00-\ufe0f\u{e0000}-\u{e01ef}]/u.source;
+const REPEATED = /(?<=[\u200b-\u200d\u2060\ufeff])[\u200b-\u200d\u2060\ufeff]/u.source;
+const FOUND = new RegExp(
+  `(${FLAG}|${EMOJI}|${IDEOGRAPH})|${CONTROL}|${SHAPELESS}|${REPEATED}`,
+  "gu",
+);
 
 /**
  * The text with every control character made visible, so that what is shown is what is there.
@@ -16,9 +24,9 @@ const FOUND = new RegExp(`${FLAG}|${HIDDEN}`, "gu");
  * @param {string} text
  */
 export function shown(text) {
-  return text.replace(/\r\n/g, "\n").replace(FOUND, (one) => {
+  return text.replace(/\r\n/g, "\n").replace(FOUND, (one, ordinary) => {
+    if (ordinary) return one;
     const code = one.codePointAt(0) ?? 0;
-    if (code === 0x1f3f4) return one;
     if (code < 0x20) return String.fromCharCode(0x2400 + code);
     return code === 0x7f ? "\u2421" : `⟨${code.toString(16).toUpperCase()}⟩`;
   });
