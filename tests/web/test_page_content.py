@@ -7,7 +7,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from tests.web.page import Page, opened, served_here
+import httpx
+from tests.web.page import TOKEN, Page, opened, served_here
 
 from looopy import (
     Agent,
@@ -232,6 +233,7 @@ async def test_a_conversation_keeps_its_place(browser: Any, modules: Path) -> No
         assert await page.tab.evaluate(REVEAL, [900, False]) == [5, ""]
         assert await page.tab.evaluate(REVEAL, [900, True]) == [0, ""]  # it was left
         await _keeps_drafts(page)
+        await _can_still_undo(page, url)
 
 
 async def _keeps_drafts(page: Page) -> None:
@@ -399,3 +401,23 @@ async def test_hostile_texts_are_laid_out_soon_and_seen(browser: Any, modules: P
             "⟨202E⟩b",
             "\u202ec",
         ]
+
+
+async def _can_still_undo(page: Page, url: str) -> None:
+    """A rewind whose undoing failed, after something else has happened."""
+    tab = page.tab
+    await tab.evaluate("location.hash = '#/c/notes'")
+    await tab.press("button[aria-label='Rewind to before turn 38']", "Enter")
+    await tab.click("dialog[open] button.main")
+    undo = re.compile(r"/undo-rewind$")
+    await tab.route(undo, lambda route: route.abort())
+    await tab.click(".bar button:text-is('Undo')")
+    await page.sees(".alert:has-text('does not answer')")
+    await tab.unroute(undo)
+    async with httpx.AsyncClient(headers={"Authorization": f"Bearer {TOKEN}"}) as client:
+        await client.post(f"{url}/contexts/notes/rewind", json={"to": 37})
+    await page.sees(".turn-end:has-text('Turn 36')")
+    await tab.wait_for_selector(".turn-end:has-text('Turn 37')", state="hidden")
+    await tab.click(".bar button:text-is('Undo')")
+    await page.sees(".turn-end:has-text('Turn 37')")
+    await tab.wait_for_selector(".bar", state="hidden")

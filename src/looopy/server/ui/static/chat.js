@@ -501,8 +501,9 @@ export class Chat {
     const parts = [];
     if (this.undoable && record.status !== "busy") {
       const undo = async () => {
-        this.undoable = false;
         await conversation.undoRewind();
+        this.undoable = false;
+        this.waits();
       };
       parts.push(bar("The conversation was rewound.", "Undo", act(undo)));
     }
