@@ -27,6 +27,7 @@ from looopy import (
     tool,
 )
 from looopy.auth import AuthRequest
+from looopy.server import AgentHost
 from looopy.testing import ScriptedProvider, text, tool_call
 from looopy.tools import Ask, NeedsInput
 from looopy.types.state import PendingKind
@@ -53,6 +54,37 @@ REVEAL = """async ([older, closed]) => {
     if (closed) conversation.close();
     const chat = new Chat(conversation, {});
     return chat.reveal(1).then(() => [pages, ""], (error) => [pages, error.message]);
+}"""
+FOCUS = """async () => {
+    const [{Chat}, {Conversation}] = await Promise.all(
+        ["chat", "conversation"].map((name) => import(`/ui/${name}.js`)),
+    );
+    const record = {status: "busy", pending: []};
+    const conversation = Object.assign(new Conversation("live"), {record});
+    const chat = new Chat(conversation, {});
+    document.body.append(chat.element);
+    const find = (what) => chat.element.querySelector(what);
+    const kept = [];
+    const keeps = (what, change) => {
+        find(what).focus();
+        change();
+        kept.push(document.activeElement === find(what));
+    };
+    conversation.grow("thinking", "One");
+    chat.draw();
+    keeps(".live summary", () => { conversation.grow("thinking", " and two"); chat.draw(); });
+    kept.push(find(".live .plain").textContent);
+    const content = [{type: "toolCall", id: "c1", name: "read", arguments: {a: 1}}];
+    conversation.ended({position: 1, turn: 1, message: {role: "assistant", content}});
+    const filled = new Promise((done) => find(".call").addEventListener("toggle", done));
+    find(".call").open = true;
+    await filled;
+    const report = (said) => conversation.reported({tool_call_id: "c1", partial_result: said});
+    report("Half.");
+    keeps(".call pre", () => report("All."));
+    kept.push(find(".call .labelled:last-child").textContent);
+    chat.element.remove();
+    return kept;
 }"""
 FAR_UP = "This message is more than 5,000 messages further up. “Show earlier messages” leads there."
 
@@ -174,7 +206,7 @@ async def test_long_texts_come_whole_in_pieces(browser: Any, modules: Path) -> N
         await _shows_all_of(page, f"{messages}5 >> .thinking", LONG, "thought")
         await page.tab.click(".call summary")
         await _shows_all_of(page, ".call .labelled >> nth=0", LONG, "given", '",\n  "c": 1\n}')
-        await _fails_and_comes(page, ".call .labelled >> nth=1")
+        await _fails_and_comes(page, ".labelled:has(.part-name:text-is('Result'))")
         await page.is_accessible()
         await _goes_back_whole(page, f"{LONG}said")
 
@@ -234,6 +266,7 @@ async def test_a_conversation_keeps_its_place(browser: Any, modules: Path) -> No
         assert await page.tab.evaluate(REVEAL, [900, True]) == [0, ""]  # it was left
         await _keeps_drafts(page)
         await _can_still_undo(page, url)
+        await _keeps_the_focus(page, host)
 
 
 async def _keeps_drafts(page: Page) -> None:
@@ -421,3 +454,13 @@ async def _can_still_undo(page: Page, url: str) -> None:
     await tab.click(".bar button:text-is('Undo')")
     await page.sees(".turn-end:has-text('Turn 37')")
     await tab.wait_for_selector(".bar", state="hidden")
+
+
+async def _keeps_the_focus(page: Page, host: AgentHost) -> None:
+    """While a turn runs and ends, and while the model thinks and a tool reports."""
+    link = "a[aria-label='Timeline of turn 30']"
+    await page.tab.focus(link)
+    async with host.agent("notes", AUTH) as agent:
+        await agent.execute_turn("Note it.", AUTH)
+    await page.sees(".turn-end:has-text('Turn 41')", ".chip.ready", f"{link}:focus")
+    assert await page.tab.evaluate(FOCUS) == [True, "One and two", True, "Last reportAll."]

@@ -24,6 +24,10 @@ export class CallCard {
     this.brief = h("span", {class: "brief"});
     this.body = h("div", {class: "call-body"});
     this.pictures = h("div", {class: "pictures"});
+    this.progress = h("p", {class: "plain"});
+    this.report = labelled("Last report", this.progress);
+    this.inside = "";
+    this.filled = false;
     this.details = h(
       "details",
       {class: "call", ontoggle: () => this.fillBody()},
@@ -53,7 +57,11 @@ export class CallCard {
     );
     const content = known?.result?.message.content;
     if (Array.isArray(content) && !this.pictures.firstChild) fill(this.pictures, picturesOf(content));
-    this.filled = false;
+    this.report.hidden = !known?.progress;
+    fill(this.progress, known?.progress);
+    const inside = [known?.edited, known?.result?.position, decision?.decision].join();
+    if (inside !== this.inside) this.filled = false; // else, what was unfolded stays, and the focus
+    this.inside = inside;
     this.fillBody();
   }
 
@@ -96,8 +104,7 @@ export class CallCard {
       const words = `${decision.decision}${by}${decision.text ? `: ${decision.text}` : ""}`;
       parts.push(h("p", {class: "decision"}, words));
     }
-    if (known?.progress)
-      parts.push(labelled("Last report", h("p", {class: "plain"}, known.progress)));
+    parts.push(this.report);
     if (result) {
       const whole = wholeOf(this.conversation.id, result.position);
       const title = result.message.is_error ? "Error" : "Result";

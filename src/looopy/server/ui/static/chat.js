@@ -18,7 +18,7 @@ import {
   wholeOf,
 } from "./blocks.js";
 import {CallCard} from "./calls.js";
-import {announce, confirmed, fill, h} from "./dom.js";
+import {announce, confirmed, fill, h, refill} from "./dom.js";
 import {markdown} from "./markdown.js";
 import {requestCard} from "./requests.js";
 import {
@@ -275,10 +275,11 @@ export class Chat {
       return;
     }
     const parts = [];
-    if (live.thinking) {
-      const open = this.live.querySelector("details")?.open ?? !live.text;
-      parts.push(thinking(() => plain(live.thinking.slice(-LIVE_MARKDOWN)), open));
-    }
+    const thought = () => plain(live.thinking.slice(-LIVE_MARKDOWN));
+    const fold = live.thinking ? this.live.querySelector(".thinking") : null; // it keeps the focus
+    const inside = fold?.querySelector(".plain");
+    if (inside) inside.replaceWith(thought());
+    else if (live.thinking && !fold) parts.push(thinking(thought, !live.text));
     if (live.text.length <= LIVE_MARKDOWN)
       parts.push(h("div", {class: "prose", dir: "auto"}, markdown(live.text)));
     else {
@@ -286,7 +287,8 @@ export class Chat {
       parts.push(h("p", {class: "faint"}, `${length} characters so far. The last of them:`));
       parts.push(h("p", {class: "plain"}, live.text.slice(-2000)));
     }
-    fill(this.live, parts);
+    for (const one of [...this.live.childNodes]) if (one !== fold) one.remove();
+    this.live.append(...parts);
     this.keepEnd();
   }
 
@@ -321,7 +323,7 @@ export class Chat {
     );
     const now = h("button", {type: "button", class: "main", onclick: send}, "Send now");
     const waits = running || !made.length || record?.pending.length; // an answer begins the turn
-    fill(this.queued, made, waits ? null : h("div", {class: "actions"}, now));
+    refill(this.queued, made, waits ? null : h("div", {class: "actions"}, now));
   }
 
   // --- ends of turns, and what waits -------------------------------------------------------------
@@ -344,17 +346,20 @@ export class Chat {
 
   turnEnds() {
     const last = new Map();
-    for (const entry of this.sorted()) last.set(entry.turn, entry.position);
-    for (const [turn, position] of last) {
+    let after = /** @type {HTMLElement | undefined} */ (undefined);
+    for (const {turn, position} of this.sorted()) {
+      after = this.shown.get(position) ?? after;
+      last.set(turn, {position, after});
+    }
+    for (const [turn, {position, after}] of last) {
       const known = this.conversation.turns.get(turn);
-      if (!known?.ended_at) continue;
-      const before = Math.max(...[...this.shown.keys()].filter((one) => one <= position));
-      const after = this.shown.get(before);
-      if (!after) continue;
+      if (!known?.ended_at || !after) continue;
       const made = this.turnEnd(known, position);
-      this.ends.get(turn)?.remove();
+      const old = this.ends.get(turn);
+      const isSame = old?.isEqualNode(made) && old.previousElementSibling === after;
+      if (isSame) continue; // it may have the focus
+      old?.remove();
       this.ends.set(turn, made);
-      made.dataset.position = String(position);
       after.after(made);
     }
   }
@@ -372,7 +377,7 @@ export class Chat {
     const artifacts = this.artifactsOf(turn.turn);
     return h(
       "footer",
-      {class: `turn-end ${turn.outcome}`},
+      {class: `turn-end ${turn.outcome}`, "data-position": position},
       artifacts.length ? h("div", {class: "saved"}, artifacts) : null,
       h("span", {class: "dot", title: outcomeText(turn)}),
       h("span", {}, `Turn ${turn.turn}: ${this.ending(turn)}`),
@@ -433,10 +438,11 @@ export class Chat {
       .slice(0, MOST_ARTIFACTS)
       .map((one) => {
         const show = () => look(id, one, this.actions.problem).catch(this.actions.problem);
+        const {version} = one;
         const title = `View ${one.artifact_id}`;
         return h(
           "button",
-          {type: "button", class: "chip artifact", title, onclick: show},
+          {type: "button", class: "chip artifact", title, "data-version": version, onclick: show},
           `◆ ${shortened(one.artifact_id, 40)}`,
         );
       });
@@ -527,7 +533,7 @@ export class Chat {
         ),
       );
     }
-    fill(this.after, parts);
+    refill(this.after, parts);
     this.draw();
   }
 

@@ -44,6 +44,19 @@ export function fill(parent, ...children) {
   parent.replaceChildren(...nodes(children));
 }
 
+/**
+ * Replace what is in an element, unless it is the same: what has the focus keeps it.
+ *
+ * @param {Element} parent
+ * @param {...(Child | Child[])} children whose listeners do the same if they look the same
+ */
+export function refill(parent, ...children) {
+  const made = nodes(children);
+  const old = [...parent.childNodes];
+  const isSame = made.length === old.length && made.every((one, i) => one.isEqualNode(old[i]));
+  if (!isSame) parent.replaceChildren(...made);
+}
+
 /** @param {Element} made @param {Record<string, any>} props @param {any[]} children */
 function filled(made, props, children) {
   for (const [name, value] of Object.entries(props)) {
