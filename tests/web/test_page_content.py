@@ -206,8 +206,12 @@ async def test_long_texts_come_whole_in_pieces(browser: Any, modules: Path) -> N
         await _shows_all_of(page, f"{messages}5 >> .thinking", LONG, "thought")
         await page.tab.click(".call summary")
         await _shows_all_of(page, ".call .labelled >> nth=0", LONG, "given", '",\n  "c": 1\n}')
-        await _fails_and_comes(page, ".labelled:has(.part-name:text-is('Result'))")
+        await page.tab.set_viewport_size({"width": 320, "height": 640})
         await page.is_accessible()
+        wide = "(one) => one.scrollWidth > one.clientWidth"
+        assert not await page.tab.eval_on_selector(".scroller", wide)
+        await page.tab.set_viewport_size({"width": 1440, "height": 900})
+        await _fails_and_comes(page, ".labelled:has(.part-name:text-is('Result'))")
         await _goes_back_whole(page, f"{LONG}said")
 
 

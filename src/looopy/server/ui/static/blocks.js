@@ -165,7 +165,7 @@ function rest(here, length, whole, put) {
       button.disabled = false;
     }
   };
-  const button = h("button", {type: "button", class: "quiet", onclick: show}, left());
+  const button = h("button", {type: "button", class: "quiet rest", onclick: show}, left());
   return [button, wrong];
 }
 
