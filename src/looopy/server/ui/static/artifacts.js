@@ -17,13 +17,14 @@ const TEXTS =
   /^(text\/|application\/(json|x-ndjson|xml|javascript|x-yaml|yaml|toml|sql)|image\/svg)/;
 
 /**
- * The panel: fills an element with the list.
+ * The panel: reads the list.
  *
  * @param {import("./conversation.js").Conversation} conversation
  * @param {HTMLElement} place
  * @param {(error: unknown) => void} problem
+ * @returns {Promise<() => void>} fills the element
  */
-export async function showArtifacts(conversation, place, problem) {
+export async function readArtifacts(conversation, place, problem) {
   const list = h("ul", {class: "artifacts"});
   let after = "";
   const more = h(
@@ -39,7 +40,7 @@ export async function showArtifacts(conversation, place, problem) {
   }
   await add();
   const empty = h("p", {class: "empty"}, "No artifacts yet. A tool saves one with its turn.");
-  fill(place, list.firstChild ? [list, more] : empty);
+  return () => fill(place, list.firstChild ? [list, more] : empty);
 }
 
 /** @param {string} id @param {any} one @param {(error: unknown) => void} problem */

@@ -7,7 +7,7 @@
  */
 
 import {Problem, Unreachable, decoded, get, setToken, takeToken} from "./api.js";
-import {showArtifacts} from "./artifacts.js";
+import {readArtifacts} from "./artifacts.js";
 import {textOf} from "./blocks.js";
 import {Chat} from "./chat.js";
 import {Composer} from "./composer.js";
@@ -16,8 +16,8 @@ import {announce, confirmed, fill, h} from "./dom.js";
 import {Replay} from "./replay.js";
 import {Sidebar, statusOf} from "./sidebar.js";
 import {counted, shortened, shown} from "./text.js";
-import {showTimeline} from "./timeline.js";
-import {showUsage} from "./usage.js";
+import {readTimeline} from "./timeline.js";
+import {readUsage} from "./usage.js";
 
 const TABS = /** @type {const} */ (["timeline", "artifacts", "usage"]);
 const PANELS = /** @type {const} */ ([...TABS, "replay"]);
@@ -42,6 +42,8 @@ class App {
     /** The error in the alert. @type {unknown} */
     this.told = null;
     this.drawAfter = 0;
+    this.draws = 0; // of the panel, as far as they have begun
+    this.drawn = 0; // the newest of them that may fill it
     const actions = {
       problem: (/** @type {unknown} */ error) => this.problem(error),
       edit: (/** @type {string} */ text, /** @type {string} */ id) =>
@@ -349,26 +351,49 @@ class App {
     this.problem(null); // its stream may have told first
   }
 
+  /** Fill the panel, unless something newer fills it before the answers are here. */
   async drawPanel() {
+    const draw = (this.draws += 1);
     const {conversation, panel} = this;
     if (panel !== "replay") this.leaveReplay();
-    if (!conversation?.record || !panel) return fill(this.panelBody);
-    const id = encodeURIComponent(conversation.id);
-    const title = TITLES[/** @type {keyof typeof TITLES} */ (panel)];
-    const of = panel === "replay" ? ` of turn ${this.turn || conversation.record.turn_count}` : "";
-    const name = title + of;
-    if (this.panelHead.dataset.name !== name || this.panelHead.dataset.id !== id) {
-      Object.assign(this.panelHead.dataset, {name, id});
-      const close = h("a", {class: "button quiet", href: `#/c/${id}`}, "Close");
-      fill(this.panelHead, h("h2", {tabindex: -1}, name), close);
-      fill(this.panelBody);
+    const turn = this.turn || (conversation?.record?.turn_count ?? 0);
+    this.namePanel(turn, draw);
+    if (!conversation?.record || !panel) return;
+    if (panel === "replay") return this.showReplay(conversation);
+    try {
+      const show = await this.readPanel(conversation, turn);
+      if (draw < this.drawn) return;
+      this.drawn = draw;
+      show();
+    } catch (error) {
+      if (draw >= this.drawn) throw error; // nobody looks at the others any more
     }
-    if (panel === "timeline")
-      await showTimeline(conversation, this.turn || conversation.record.turn_count, this.panelBody);
-    if (panel === "artifacts")
-      await showArtifacts(conversation, this.panelBody, this.actions.problem);
-    if (panel === "usage") await showUsage(conversation, this.panelBody);
-    if (panel === "replay") this.showReplay(conversation);
+  }
+
+  /** Begin anew if the panel is another one; what was asked for before comes too late. */
+  namePanel(/** @type {number} */ turn, /** @type {number} */ draw) {
+    const {conversation, panel, panelHead} = this;
+    const isThere = conversation?.record && panel;
+    const id = encodeURIComponent(conversation?.id ?? "");
+    const title = isThere ? TITLES[/** @type {keyof typeof TITLES} */ (panel)] : "";
+    const name = panel === "replay" ? `${title} of turn ${turn}` : title;
+    const subject = isThere ? `${id}/${panel}/${turn}` : "";
+    if (panelHead.dataset.subject !== subject) this.drawn = draw;
+    panelHead.dataset.subject = subject;
+    if (!isThere) return fill(this.panelBody);
+    if (panelHead.dataset.name === name && panelHead.dataset.id === id) return;
+    Object.assign(panelHead.dataset, {name, id});
+    const close = h("a", {class: "button quiet", href: `#/c/${id}`}, "Close");
+    fill(panelHead, h("h2", {tabindex: -1}, name), close);
+    fill(this.panelBody);
+  }
+
+  /** Read what the panel needs. @returns {Promise<() => void>} shows it */
+  readPanel(/** @type {Conversation} */ conversation, /** @type {number} */ turn) {
+    const {panel, panelBody} = this;
+    if (panel === "timeline") return readTimeline(conversation, turn, panelBody);
+    if (panel === "usage") return readUsage(conversation, panelBody);
+    return readArtifacts(conversation, panelBody, this.actions.problem);
   }
 
   /** It lives on while the address stays: drawing it again would run it again. */

@@ -24,20 +24,31 @@ const STEPS = [
 ];
 
 /**
- * The panel: fills an element with the timeline of a turn.
+ * The panel: reads the timeline of a turn.
  *
  * @param {import("./conversation.js").Conversation} conversation
  * @param {number} turn
  * @param {HTMLElement} place
+ * @returns {Promise<() => void>} fills the element
  */
-export async function showTimeline(conversation, turn, place) {
-  if (!turn) return fill(place, h("p", {class: "empty"}, "There is no turn yet."));
-  const last = conversation.record.turn_count;
+export async function readTimeline(conversation, turn, place) {
+  if (!turn) return () => fill(place, h("p", {class: "empty"}, "There is no turn yet."));
   const found = await get(at(conversation.id, `/turns/${turn}/timeline`)).catch((error) => {
     if (error instanceof Problem && ["turn_not_found", "value_refused"].includes(error.code))
       return null;
     throw error;
   });
+  return () => show(found, conversation, turn, place);
+}
+
+/**
+ * @param {any} found
+ * @param {import("./conversation.js").Conversation} conversation
+ * @param {number} turn
+ * @param {HTMLElement} place
+ */
+function show(found, conversation, turn, place) {
+  const last = conversation.record.turn_count;
   const base = `#/c/${encodeURIComponent(conversation.id)}/timeline/`;
   if (!found) {
     const newest = h("a", {href: `${base}${last}`}, `Turn ${last}`);

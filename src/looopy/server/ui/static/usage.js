@@ -18,14 +18,15 @@ const LEFT = 52;
 const MOST = 2000; // turns that are read; as many as fit are drawn
 
 /**
- * The panel: fills an element with the usage of a conversation.
+ * The panel: reads the usage of a conversation.
  *
  * @param {import("./conversation.js").Conversation} conversation
  * @param {HTMLElement} place
+ * @returns {Promise<() => void>} fills the element
  */
-export async function showUsage(conversation, place) {
+export async function readUsage(conversation, place) {
   const {record} = conversation;
-  const turns = [];
+  const turns = /** @type {any[]} */ ([]);
   let after = /** @type {number | null} */ (Math.max(0, record.turn_count - MOST));
   while (after !== null) {
     const page = /** @type {any} */ (
@@ -42,36 +43,37 @@ export async function showUsage(conversation, place) {
   const words = price.split(/(\+? ?unknown)/); // the second of them smaller
   const hidden = turns.filter((turn) => turn.hidden).length;
   const money = turns.some((turn) => turn.usage.cost?.total);
-  fill(
-    place,
-    budget,
-    h(
-      "dl",
-      {class: "tiles"},
-      tile("Turns", [
-        count(record.turn_count),
-        hidden ? h("small", {}, `\u00a0(${count(hidden)} hidden)`) : null,
-      ]),
-      tile("Input tokens", compactCount(asked)),
-      tile("Output tokens", compactCount(usage.output ?? 0)),
-      tile("From the cache", `${cached} %`),
-      tile("Cost", words.map((one, i) => (i % 2 ? h("small", {}, one) : one))),
-    ),
-    turns.length
-      ? plot("Tokens by turn", turns, tokensOf, (value) => compactCount(Math.round(value)), true)
-      : null,
-    money
-      ? plot(
-          "Cost by turn, in dollars",
-          turns,
-          (turn) => [["cost", turn.usage.cost?.total ?? 0]],
-          (value) => `$${value.toPrecision(2)}`,
-          false,
-          (turn) => lacksPrice(turn.usage),
-        )
-      : null,
-    table(turns),
-  );
+  return () =>
+    fill(
+      place,
+      budget,
+      h(
+        "dl",
+        {class: "tiles"},
+        tile("Turns", [
+          count(record.turn_count),
+          hidden ? h("small", {}, `\u00a0(${count(hidden)} hidden)`) : null,
+        ]),
+        tile("Input tokens", compactCount(asked)),
+        tile("Output tokens", compactCount(usage.output ?? 0)),
+        tile("From the cache", `${cached} %`),
+        tile("Cost", words.map((one, i) => (i % 2 ? h("small", {}, one) : one))),
+      ),
+      turns.length
+        ? plot("Tokens by turn", turns, tokensOf, (value) => compactCount(Math.round(value)), true)
+        : null,
+      money
+        ? plot(
+            "Cost by turn, in dollars",
+            turns,
+            (turn) => [["cost", turn.usage.cost?.total ?? 0]],
+            (value) => `$${value.toPrecision(2)}`,
+            false,
+            (turn) => lacksPrice(turn.usage),
+          )
+        : null,
+      table(turns),
+    );
 }
 
 /** @param {string} name @param {import("./dom.js").Child | import("./dom.js").Child[]} value */

@@ -1,0 +1,130 @@
+"""The panels of the page beside a conversation, in Chromium: late answers, focus, and room."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.web.page import Page, opened, served_here
+
+from looopy import Agent, AuthContext, Stores, open_stores, tool
+from looopy.server import AgentHost
+from looopy.testing import ScriptedProvider, text, tool_call
+
+AUTH = AuthContext("local")
+
+
+class World:
+    """A server, and the page that shows it."""
+
+    def __init__(self, page: Page, host: AgentHost, stores: Stores, let_go: asyncio.Event) -> None:
+        self.page = page
+        self.tab = page.tab
+        self.stores = stores
+        self.let_go = let_go  # ends the tool that waits
+        self._host = host
+
+    async def say(self, name: str, words: str = "Hi.") -> None:
+        """Run a turn."""
+        async with self._host.agent(name, AUTH) as agent:
+            await agent.execute_turn(words, AUTH)
+
+    async def goes(self, address: str) -> None:
+        """Change the address."""
+        await self.tab.evaluate("address => { location.hash = address; }", address)
+
+    async def answered(self, what: str, until: asyncio.Event) -> None:
+        """Let go of a late answer, and wait until the page has it."""
+        async with self.tab.expect_event("requestfinished", lambda one: what in one.url):
+            until.set()
+        await self.tab.evaluate("fetch('healthz').then((one) => one.text())")  # it came before
+
+
+@asynccontextmanager
+async def world(browser: Any, modules: Path) -> AsyncIterator[World]:
+    """Conversations `a` with two turns and `b` with one, and `asks`, which asks."""
+    let_go = asyncio.Event()
+
+    @tool(needs_approval=True)
+    async def transfer(account: int, cents: int) -> str:
+        return f"{cents} to {account}"
+
+    @tool
+    async def wait() -> str:
+        await let_go.wait()
+        return "waited"
+
+    @tool
+    async def note() -> str:
+        return "noted"
+
+    def build(context_id: str, stores: Stores) -> Agent:
+        asked = (
+            tool_call("transfer", account=1, cents=1),
+            tool_call("transfer", account=2, cents=2),
+        )
+        scripts: dict[str, Any] = {
+            "asks": [asked, text("Sent.")],
+            "runs": [
+                tuple([tool_call("note")] * 100),
+                (tool_call("wait"), *[tool_call("note")] * 100),
+            ],
+        }
+        model = ScriptedProvider(scripts.get(context_id.partition("-")[0], [text("I see.")] * 3))
+        return Agent(context_id, llm_provider=model, tools=[transfer, wait, note], stores=stores)
+
+    async with (
+        open_stores("memory:") as stores,
+        served_here(build, stores) as (url, host),
+        opened(browser, url, modules) as page,
+    ):
+        made = World(page, host, stores, let_go)
+        for name in ("a", "a", "b"):
+            await made.say(name)
+        yield made
+
+
+async def test_a_late_answer_changes_only_what_asked_for_it(browser: Any, modules: Path) -> None:
+    """Another panel, another turn or another conversation may be shown by then."""
+    async with world(browser, modules) as here:
+        await here.goes("#/c/a")
+        await here.page.sees(".turn-end >> nth=1")
+        await _fills_no_other_panel(here)
+        await _fills_no_other_turn(here)
+        await _fills_no_other_conversation(here)
+
+
+async def _fills_no_other_panel(here: World) -> None:
+    asked, until = await here.page.delayed(re.compile("/turns/2/timeline"))
+    await here.tab.click(".chat-tools a:has-text('Timeline')")
+    await asked.wait()
+    await here.tab.click(".chat-tools a:has-text('Usage')")
+    await here.page.sees(".panel .tiles")
+    await here.answered("/turns/2/timeline", until)
+    assert await here.tab.is_visible(".panel .tiles")
+    assert await here.tab.query_selector("svg.timeline") is None
+
+
+async def _fills_no_other_turn(here: World) -> None:
+    asked, until = await here.page.delayed(re.compile("/turns/1/timeline"))
+    await here.goes("#/c/a/timeline/1")
+    await asked.wait()
+    await here.goes("#/c/a/timeline/2")
+    await here.page.sees(".panel h3:text-is('Turn 2')")
+    await here.answered("/turns/1/timeline", until)
+    assert await here.tab.inner_text(".panel h3") == "Turn 2"
+
+
+async def _fills_no_other_conversation(here: World) -> None:
+    asked, until = await here.page.delayed(re.compile("/contexts/a/turns"))
+    await here.goes("#/c/a/usage")
+    await asked.wait()
+    await here.goes("#/c/b/usage")
+    turns = ".panel .tiles div:has-text('Turns') dd"
+    await here.page.sees(f"{turns}:text-is('1')")
+    await here.answered("/contexts/a/turns", until)
+    assert await here.tab.inner_text(turns) == "1"
