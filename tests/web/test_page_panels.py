@@ -96,6 +96,7 @@ async def test_a_late_answer_changes_only_what_asked_for_it(browser: Any, module
         await _fills_no_other_panel(here)
         await _fills_no_other_turn(here)
         await _fills_no_other_conversation(here)
+        await _ends_with_its_replay(here)
 
 
 async def _fills_no_other_panel(here: World) -> None:
@@ -128,3 +129,24 @@ async def _fills_no_other_conversation(here: World) -> None:
     await here.page.sees(f"{turns}:text-is('1')")
     await here.answered("/contexts/a/turns", until)
     assert await here.tab.inner_text(turns) == "1"
+
+
+async def _ends_with_its_replay(here: World) -> None:
+    """A replay that was left follows no fork, and its new fork is not gone to."""
+    sent: list[str] = []
+    here.tab.on("request", lambda one: sent.append(one.url))
+    asked, until = await here.page.delayed(re.compile("/contexts/a/messages.*include_hidden"))
+    await here.goes("#/c/a/replay/1/b")
+    await asked.wait()
+    await here.goes("#/c/a")
+    await here.page.sees(".turn-end >> nth=1")
+    await here.answered("include_hidden", until)
+    assert [one for one in sent if "/contexts/b" in one] == []
+    await here.goes("#/c/a/replay/1")
+    asked, until = await here.page.delayed(re.compile("/run-beside$"))
+    await here.tab.click(".again button.main")
+    await asked.wait()
+    await here.goes("#/c/b")
+    await here.page.sees(".contexts a[aria-current]:has-text('b')", ".turn-end.completed")
+    await here.answered("/run-beside", until)
+    assert await here.tab.evaluate("location.hash") == "#/c/b"

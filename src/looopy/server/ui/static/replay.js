@@ -36,6 +36,7 @@ export class Replay {
     this.turns = [];
     /** @type {Conversation | null} */
     this.other = null;
+    this.closed = false;
     this.ended = false;
     this.drawing = 0;
     this.drawMs = 0;
@@ -67,6 +68,7 @@ export class Replay {
   }
 
   close() {
+    this.closed = true;
     this.other?.close();
     this.other = null;
   }
@@ -74,6 +76,7 @@ export class Replay {
   async begin() {
     await this.check();
     await this.read();
+    if (this.closed) return;
     this.offer();
     if (this.fork) await this.show(this.fork);
   }
@@ -168,7 +171,7 @@ export class Replay {
     this.turns = linked(page.items, this.turn);
     const numbers = new Set(this.turns.map((one) => one.turn));
     const last = Math.max(...numbers);
-    for (let after = this.after; this.then.length < MOST_MESSAGES;) {
+    for (let after = this.after; !this.closed && this.then.length < MOST_MESSAGES;) {
       const query = `after=${after}&limit=100&clip=${CLIP}&include_hidden=true`;
       const found = await get(at(id, `/messages?${query}`));
       this.then.push(...found.items.filter((/** @type {any} */ one) => numbers.has(one.turn)));
@@ -219,6 +222,7 @@ export class Replay {
       const path = at(this.conversation.id, `/turns/${this.turn}/run-beside`);
       try {
         const made = await call("POST", path, body, {"Idempotency-Key": key});
+        if (this.closed) return; // the fork is in the list
         announce("The turn runs again beside");
         const here = `#/c/${encodeURIComponent(this.conversation.id)}/replay/${this.turn}`;
         location.hash = `${here}/${encodeURIComponent(made.context_id)}`;
@@ -273,7 +277,8 @@ export class Replay {
       this.drawing ||= setTimeout(() => this.draw(), 16 + 5 * this.drawMs);
     });
     await other.open();
-    while (other.older !== null && other.older > this.after + 1) await other.loadOlder();
+    while (!this.closed && other.older !== null && other.older > this.after + 1)
+      await other.loadOlder();
   }
 
   /** Both turns, side by side. */
