@@ -9,7 +9,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.web.page import Page, opened, served_here
+import httpx
+from tests.web.page import TOKEN, Page, opened, served_here
 
 from looopy import Agent, AuthContext, Stores, open_stores, tool
 from looopy.server import AgentHost
@@ -21,7 +22,10 @@ AUTH = AuthContext("local")
 class World:
     """A server, and the page that shows it."""
 
-    def __init__(self, page: Page, host: AgentHost, stores: Stores, let_go: asyncio.Event) -> None:
+    def __init__(
+        self, url: str, page: Page, host: AgentHost, stores: Stores, let_go: asyncio.Event
+    ) -> None:
+        self.url = url
         self.page = page
         self.tab = page.tab
         self.stores = stores
@@ -82,7 +86,7 @@ async def world(browser: Any, modules: Path) -> AsyncIterator[World]:
         served_here(build, stores) as (url, host),
         opened(browser, url, modules) as page,
     ):
-        made = World(page, host, stores, let_go)
+        made = World(url, page, host, stores, let_go)
         for name in ("a", "a", "b"):
             await made.say(name)
         yield made
@@ -97,6 +101,7 @@ async def test_a_late_answer_changes_only_what_asked_for_it(browser: Any, module
         await _fills_no_other_turn(here)
         await _fills_no_other_conversation(here)
         await _ends_with_its_replay(here)
+        await _answers_in_a_replay(here)
 
 
 async def _fills_no_other_panel(here: World) -> None:
@@ -150,3 +155,30 @@ async def _ends_with_its_replay(here: World) -> None:
     await here.page.sees(".contexts a[aria-current]:has-text('b')", ".turn-end.completed")
     await here.answered("/run-beside", until)
     assert await here.tab.evaluate("location.hash") == "#/c/b"
+
+
+async def _answers_in_a_replay(here: World) -> None:
+    """What was typed into the other request stays; an answer that came second is told."""
+    tab = here.tab
+    await here.say("asks")
+    await here.goes("#/c/asks/replay/1")
+    await tab.click(".again button.main")
+    first, second = (f".replay .request:nth-child({i})" for i in (1, 2))
+    await here.page.sees(second)
+    await tab.fill(f"{second} input >> nth=1", "77")
+    await tab.click(f"{first} .actions .main")
+    await here.page.sees(".replay .request:first-child:last-child .main:enabled")
+    assert await tab.input_value(f"{first} input >> nth=1") == "77"
+    fork = await tab.evaluate("location.hash.split('/').pop()")
+    turns = f"{here.url}/contexts/{fork}"
+
+    async def overtakes(route: Any) -> None:
+        async with httpx.AsyncClient(headers={"Authorization": f"Bearer {TOKEN}"}) as client:
+            [one] = (await client.get(turns)).json()["pending"]
+            denied = {one["request_id"]: False}
+            assert (await client.post(f"{turns}/turns", json={"inputs": denied})).is_success
+        await route.fulfill(response=await route.fetch())
+
+    await tab.route(f"{turns}/turns", overtakes, times=1)
+    await tab.click(f"{first} .actions .main")
+    await here.page.sees(".replay > .error:has-text('Your answer for transfer was not taken: ')")

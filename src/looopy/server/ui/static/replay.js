@@ -7,7 +7,7 @@ import {textOf} from "./blocks.js";
 import {CLIP, Conversation} from "./conversation.js";
 import {marked, paired} from "./differences.js";
 import {announce, fill, h} from "./dom.js";
-import {requestCard} from "./requests.js";
+import {Pending} from "./pending.js";
 import {compactCount, costOfAll, count, counted, duration, outcomeText, pretty} from "./text.js";
 
 const MOST_MESSAGES = 1000; // of a turn, on each side
@@ -43,7 +43,9 @@ export class Replay {
     this.error = h("p", {class: "error", role: "alert"});
     this.verdict = h("div", {role: "status"});
     this.again = h("section", {class: "card again"});
-    this.requests = h("div", {class: "requests"});
+    this.requests = new Pending((request, inputs) => this.answered(request, inputs));
+    /** An answer that the server did not take. @type {{request: any, error: Problem} | null} */
+    this.untaken = null;
     this.result = h("div", {class: "beside-place"});
     this.element = h(
       "div",
@@ -55,7 +57,7 @@ export class Replay {
         this.again,
       ),
       this.error,
-      this.requests,
+      this.requests.element,
       this.result,
     );
     this.begin().catch((error) => this.failed(error));
@@ -258,27 +260,42 @@ export class Replay {
   async show(fork) {
     const other = new Conversation(fork);
     this.other = other;
-    let waiting = "";
     other.addEventListener("change", (event) => {
       const {what, value} = /** @type {any} */ (event).detail;
       if (this.other !== other) return;
       if (what === "absent") this.say(new Error(`The fork ${fork} is not there any more.`));
       if (what === "lost") this.say(value);
-      const pending = other.record?.pending ?? [];
-      const wanted = pending.map((/** @type {any} */ one) => one.request_id).join("\n");
-      if (wanted !== waiting) {
-        waiting = wanted;
-        const answer = (/** @type {Record<string, unknown>} */ inputs) => other.answer(inputs);
-        fill(
-          this.requests,
-          pending.map((/** @type {any} */ one) => requestCard(one, answer)),
-        );
-      }
+      this.requests.show(other.record?.pending ?? []);
+      this.overtaken();
       this.drawing ||= setTimeout(() => this.draw(), 16 + 5 * this.drawMs);
     });
     await other.open();
     while (!this.closed && other.older !== null && other.older > this.after + 1)
       await other.loadOlder();
+  }
+
+  /** @param {any} request @param {Record<string, unknown>} inputs */
+  async answered(request, inputs) {
+    this.error.textContent = "";
+    this.untaken = null;
+    try {
+      await this.other?.answer(inputs);
+    } catch (error) {
+      if (error instanceof Problem) this.untaken = {request, error};
+      this.overtaken();
+      throw error; // the card says it
+    }
+  }
+
+  /** Say that an answer was not taken, once the card that said so is gone. */
+  overtaken() {
+    const {untaken, other} = this;
+    const {pending = [], status = ""} = other?.record ?? {};
+    const isThere = (/** @type {any} */ one) => one.request_id === untaken?.request.request_id;
+    if (!untaken || pending.some(isThere)) return;
+    this.untaken = null;
+    const why = status === "busy" ? untaken.error.message : "somebody else had answered already.";
+    this.say(new Error(`Your answer for ${untaken.request.tool_name} was not taken: ${why}`));
   }
 
   /** Both turns, side by side. */
