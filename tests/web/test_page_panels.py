@@ -182,3 +182,4 @@ async def _answers_in_a_replay(here: World) -> None:
     await tab.route(f"{turns}/turns", overtakes, times=1)
     await tab.click(f"{first} .actions .main")
     await here.page.sees(".replay > .error:has-text('Your answer for transfer was not taken: ')")
+    await here.page.sees(".beside-head .chip.wait")

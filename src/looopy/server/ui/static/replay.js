@@ -379,11 +379,17 @@ function edited(message, text) {
   return {content: [{type: "text", text}, ...files]};
 }
 
-/** The turn of this number, and those that continue it. @param {any[]} all @param {number} turn */
+/**
+ * The turn of this number, and those that continue it: several continue the same one if its
+ * requests were answered one by one.
+ *
+ * @param {any[]} all
+ * @param {number} turn
+ */
 function linked(all, turn) {
   const found = /** @type {any[]} */ ([]);
   for (const one of all.sort((a, b) => a.turn - b.turn)) {
-    const continues = found.length > 0 && one.continues === found[found.length - 1].turn;
+    const continues = found.some((before) => before.turn === one.continues);
     if (one.turn === turn || continues) found.push(one);
   }
   return found;
