@@ -12,7 +12,16 @@ from typing import Any
 import httpx
 from tests.web.page import TOKEN, Page, opened, served_here
 
-from looopy import Agent, AuthContext, Stores, open_stores, tool
+from looopy import (
+    Agent,
+    AuthContext,
+    LoopConfig,
+    Stores,
+    ToolContext,
+    UserMessage,
+    open_stores,
+    tool,
+)
 from looopy.server import AgentHost
 from looopy.testing import ScriptedProvider, text, tool_call
 
@@ -63,29 +72,40 @@ async def world(browser: Any, modules: Path) -> AsyncIterator[World]:
         return "waited"
 
     @tool
-    async def note() -> str:
-        return "noted"
+    async def note(number: int) -> str:
+        return f"noted {number}"
+
+    @tool
+    async def save(context: ToolContext) -> str:
+        await context.artifacts.save("n30", "again")
+        return "saved"
+
+    async def saves(request: Any) -> Any:
+        asked = isinstance(request.messages[-1], UserMessage)
+        return tool_call("save") if asked else text("Saved.")
 
     def build(context_id: str, stores: Stores) -> Agent:
         asked = (
             tool_call("transfer", account=1, cents=1),
             tool_call("transfer", account=2, cents=2),
         )
+        notes = tuple(tool_call("note", number=number) for number in range(210))
         scripts: dict[str, Any] = {
             "asks": [asked, text("Sent.")],
-            "runs": [
-                tuple([tool_call("note")] * 100),
-                (tool_call("wait"), *[tool_call("note")] * 100),
-            ],
+            "runs": [notes, tool_call("wait"), text("Done.")],
+            "saves": saves,
         }
         model = ScriptedProvider(scripts.get(context_id.partition("-")[0], [text("I see.")] * 3))
-        return Agent(context_id, llm_provider=model, tools=[transfer, wait, note], stores=stores)
+        tools = [transfer, wait, note, save]
+        config = LoopConfig(max_tool_calls=300, max_tool_calls_per_iteration=300)
+        return Agent(context_id, llm_provider=model, tools=tools, stores=stores, loop_config=config)
 
     async with (
         open_stores("memory:") as stores,
         served_here(build, stores) as (url, host),
         opened(browser, url, modules) as page,
     ):
+        page.tab.set_default_timeout(15_000)
         made = World(url, page, host, stores, let_go)
         for name in ("a", "a", "b"):
             await made.say(name)
@@ -183,3 +203,67 @@ async def _answers_in_a_replay(here: World) -> None:
     await tab.click(f"{first} .actions .main")
     await here.page.sees(".replay > .error:has-text('Your answer for transfer was not taken: ')")
     await here.page.sees(".beside-head .chip.wait")
+
+
+TIMELINE = re.compile("/timeline$")
+
+
+async def test_the_focus_stays_where_somebody_reads(browser: Any, modules: Path) -> None:
+    """While a panel is read again, each second or at the end of a turn."""
+    async with world(browser, modules) as here:
+        await _stays_in_a_growing_timeline(here)
+        await _stays_in_a_list(here)
+
+
+async def _stays_in_a_growing_timeline(here: World) -> None:
+    tab = here.tab
+    await here.goes("#/c/runs")
+    await here.page.tab_to("#composer")
+    await here.page.say("Go.")
+    await here.page.sees(".chip.running", ".call.running")
+    await tab.set_viewport_size({"width": 1160, "height": 800})
+    await here.goes("#/c/runs/timeline/1")
+    await here.page.sees(".panel tbody tr >> nth=199", "button:text-matches('Show all 2.. rows')")
+
+    async def is_read_again() -> None:
+        async with tab.expect_response(TIMELINE):  # it may have been asked for before
+            pass
+        async with tab.expect_response(TIMELINE):
+            pass
+
+    await tab.eval_on_selector(".picture-scroll", "one => { one.scrollLeft = 20; }")
+    await tab.focus(".panel summary")
+    await here.page.press("Enter")
+    await is_read_again()
+    await here.page.sees(".panel details:not([open]) summary:focus")
+    assert await tab.eval_on_selector(".picture-scroll", "one => one.scrollLeft") == 20
+    await here.page.press("Enter")
+    await tab.focus(".panel .fold > button")
+    await here.page.press("Enter")
+    await here.page.sees(".panel tbody tr:nth-child(201)")
+    await is_read_again()
+    await here.page.sees(".panel tbody tr:nth-child(201)")
+    await here.page.sees("button:focus:text-is('Show the first 200 rows')")
+    here.let_go.set()
+    await here.page.sees(".chip.ready")
+
+
+async def _stays_in_a_list(here: World) -> None:
+    tab, one = here.tab, ".artifacts li:has-text('n30')"
+    await here.say("saves")
+    for i in range(90):
+        await here.stores.artifacts.save("saves", f"n{i:02}", "x")
+    await here.goes("#/c/saves/artifacts")
+    await tab.focus(".panel-body button:text-is('More')")
+    await here.page.press("Enter")
+    await here.page.sees(".artifacts li:nth-child(51) button:focus")
+    await tab.focus(f"{one} button >> nth=1")
+    await here.say("saves")
+    await here.page.sees(f"{one}:has-text('version 3')", f"{one} button:focus")
+    assert await tab.locator(".artifacts li").count() == 90
+    assert await tab.inner_text(":focus") == "Download"
+    await here.goes("#/c/saves/usage")
+    await tab.focus(".panel summary")
+    await here.page.press("Enter")
+    await here.say("saves")
+    await here.page.sees(".panel tbody tr >> nth=2", ".panel details[open] summary:focus")

@@ -20,27 +20,31 @@ const TEXTS =
  * The panel: reads the list.
  *
  * @param {import("./conversation.js").Conversation} conversation
- * @param {HTMLElement} place
+ * @param {number} shown how many are listed now, and shall stay
  * @param {(error: unknown) => void} problem
- * @returns {Promise<() => void>} fills the element
+ * @returns {Promise<() => import("./dom.js").Child[]>} what the panel shows then
  */
-export async function readArtifacts(conversation, place, problem) {
+export async function readArtifacts(conversation, shown, problem) {
   const list = h("ul", {class: "artifacts"});
-  let after = "";
-  const more = h(
-    "button",
-    {type: "button", class: "quiet", onclick: () => add().catch(problem)},
-    "More",
-  );
+  let after = /** @type {string | null} */ ("");
+  const more = h("button", {type: "button", class: "quiet", onclick: () => grow().catch(problem)});
+  fill(more, "More");
   async function add() {
-    const page = await get(at(conversation.id, `/artifacts?after=${encodeURIComponent(after)}`));
+    const query = `after=${encodeURIComponent(after ?? "")}`;
+    const page = await get(at(conversation.id, `/artifacts?${query}`));
     list.append(...page.items.map((/** @type {any} */ one) => item(conversation.id, one, problem)));
-    after = page.next ?? "";
-    more.hidden = page.next === null;
+    after = page.next;
+    more.hidden = after === null;
   }
-  await add();
+  async function grow() {
+    const before = list.children.length;
+    await add();
+    if (more.hidden) list.children[before]?.querySelector("button").focus();
+  }
+  do await add();
+  while (after !== null && list.children.length < shown);
   const empty = h("p", {class: "empty"}, "No artifacts yet. A tool saves one with its turn.");
-  return () => fill(place, list.firstChild ? [list, more] : empty);
+  return () => [list.firstChild ? h("div", {class: "listing"}, list, more) : empty];
 }
 
 /** @param {string} id @param {any} one @param {(error: unknown) => void} problem */

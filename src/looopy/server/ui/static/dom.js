@@ -57,6 +57,46 @@ export function refill(parent, ...children) {
   if (!isSame) parent.replaceChildren(...made);
 }
 
+/**
+ * Replace what is in an element where somebody reads: equal parts stay, and of the others, what is
+ * open, how far they are scrolled, and the focus.
+ *
+ * @param {HTMLElement} parent
+ * @param {...(Child | Child[])} children
+ */
+export function renew(parent, ...children) {
+  const opened = [...parent.querySelectorAll("details[open] > summary")];
+  const scrolled = [...parent.querySelectorAll(".scroll, .picture-scroll")]
+    .filter((one) => one.scrollLeft > 0)
+    .map((one) => /** @type {[Element, number]} */ ([one, one.scrollLeft]));
+  const focused = document.activeElement;
+  const isHere = focused !== null && focused !== parent && parent.contains(focused);
+  const old = [...parent.childNodes];
+  const made = nodes(children);
+  made.forEach((one, i) => {
+    if (!old[i]) parent.append(one);
+    else if (one !== old[i] && !one.isEqualNode(old[i])) old[i].replaceWith(one);
+  });
+  old.slice(made.length).forEach((one) => one.remove());
+  for (const one of opened) alike(parent, one)?.parentElement?.setAttribute("open", "");
+  for (const [one, left] of scrolled) alike(parent, one)?.scroll({left});
+  if (isHere) alike(parent, focused)?.focus();
+}
+
+/**
+ * What has come in the place of an element that is gone.
+ *
+ * @param {HTMLElement} parent
+ * @param {Element} gone
+ * @returns {HTMLElement | undefined}
+ */
+function alike(parent, gone) {
+  if (gone.isConnected) return undefined;
+  const nameOf = (/** @type {Element} */ one) => one.ariaLabel ?? one.textContent;
+  const all = /** @type {HTMLElement[]} */ ([...parent.querySelectorAll(gone.localName)]);
+  return all.find((one) => nameOf(one) === nameOf(gone));
+}
+
 /** @param {Element} made @param {Record<string, any>} props @param {any[]} children */
 function filled(made, props, children) {
   for (const [name, value] of Object.entries(props)) {

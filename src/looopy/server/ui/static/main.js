@@ -12,11 +12,11 @@ import {textOf} from "./blocks.js";
 import {Chat} from "./chat.js";
 import {Composer} from "./composer.js";
 import {Conversation, isAway, later} from "./conversation.js";
-import {announce, confirmed, fill, h} from "./dom.js";
+import {announce, confirmed, fill, h, renew} from "./dom.js";
 import {Replay} from "./replay.js";
 import {Sidebar, statusOf} from "./sidebar.js";
 import {counted, shortened, shown} from "./text.js";
-import {readTimeline} from "./timeline.js";
+import {Timeline} from "./timeline.js";
 import {readUsage} from "./usage.js";
 
 const TABS = /** @type {const} */ (["timeline", "artifacts", "usage"]);
@@ -38,6 +38,8 @@ class App {
     this.fork = "";
     /** @type {Replay | null} */
     this.replay = null;
+    /** @type {Timeline | null} */
+    this.timeline = null;
     this.lost = false;
     /** The error in the alert. @type {unknown} */
     this.told = null;
@@ -364,7 +366,7 @@ class App {
       const show = await this.readPanel(conversation, turn);
       if (draw < this.drawn) return;
       this.drawn = draw;
-      show();
+      renew(this.panelBody, show());
     } catch (error) {
       if (draw >= this.drawn) throw error; // nobody looks at the others any more
     }
@@ -388,12 +390,22 @@ class App {
     fill(this.panelBody);
   }
 
-  /** Read what the panel needs. @returns {Promise<() => void>} shows it */
-  readPanel(/** @type {Conversation} */ conversation, /** @type {number} */ turn) {
-    const {panel, panelBody} = this;
-    if (panel === "timeline") return readTimeline(conversation, turn, panelBody);
-    if (panel === "usage") return readUsage(conversation, panelBody);
-    return readArtifacts(conversation, panelBody, this.actions.problem);
+  /**
+   * Read what the panel needs.
+   *
+   * @param {Conversation} conversation
+   * @param {number} turn
+   * @returns {Promise<() => import("./dom.js").Child[]>} what it shows then
+   */
+  readPanel(conversation, turn) {
+    if (this.panel === "timeline") {
+      if (this.timeline?.conversation !== conversation)
+        this.timeline = new Timeline(conversation, this.panelBody);
+      return this.timeline.read(turn);
+    }
+    if (this.panel === "usage") return readUsage(conversation);
+    const shown = this.panelBody.querySelectorAll(".artifacts > li").length;
+    return readArtifacts(conversation, shown, this.actions.problem);
   }
 
   /** It lives on while the address stays: drawing it again would run it again. */

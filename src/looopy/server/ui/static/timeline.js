@@ -6,7 +6,7 @@
  */
 
 import {Problem, at, get} from "./api.js";
-import {fill, h, svg} from "./dom.js";
+import {fill, h, renew, svg} from "./dom.js";
 import {clock, costOfAll, count, counted, duration, outcomeText, shortened} from "./text.js";
 
 const LEFT = 58;
@@ -23,74 +23,137 @@ const STEPS = [
   86400,
 ];
 
-/**
- * The panel: reads the timeline of a turn.
- *
- * @param {import("./conversation.js").Conversation} conversation
- * @param {number} turn
- * @param {HTMLElement} place
- * @returns {Promise<() => void>} fills the element
- */
-export async function readTimeline(conversation, turn, place) {
-  if (!turn) return () => fill(place, h("p", {class: "empty"}, "There is no turn yet."));
-  const found = await get(at(conversation.id, `/turns/${turn}/timeline`)).catch((error) => {
-    if (error instanceof Problem && ["turn_not_found", "value_refused"].includes(error.code))
-      return null;
-    throw error;
-  });
-  return () => show(found, conversation, turn, place);
+/** The panel of a conversation. Its parts stay when it is read again, for who is reading them. */
+export class Timeline {
+  /**
+   * @param {import("./conversation.js").Conversation} conversation
+   * @param {HTMLElement} place
+   */
+  constructor(conversation, place) {
+    this.conversation = conversation;
+    this.place = place;
+    this.turn = 0; // the one that is shown
+    this.isWhole = false; // somebody wants all rows
+    /** @type {Row[]} */
+    this.rows = [];
+    this.title = h("h3", {tabindex: -1});
+    this.earlier = h("a", {}, "← Earlier");
+    this.later = h("a", {}, "Later →");
+    this.facts = h("p", {class: "facts"});
+    this.hidden = h(
+      "p",
+      {class: "notice"},
+      "Hidden by a rewind: the model no longer reads it.",
+    );
+    this.picture = h("div", {
+      class: "picture-scroll",
+      tabindex: 0,
+      role: "group",
+      "aria-label": "Timeline picture",
+    });
+    this.legend = h("div", {class: "legend"});
+    this.missing = h("p", {class: "faint"});
+    this.body = h("tbody", {});
+    this.more = h("button", {type: "button", class: "quiet", onclick: () => this.turnOver()});
+    this.parts = [
+      h(
+        "nav",
+        {class: "pager", "aria-label": "Turns"},
+        h("span", {}, this.earlier),
+        this.title,
+        h("span", {}, this.later),
+      ),
+      this.facts,
+      this.hidden,
+      this.picture,
+      this.legend,
+      this.missing,
+      tableOf(this.body, this.more),
+    ];
+  }
+
+  /**
+   * Read a turn, or read it again.
+   *
+   * @param {number} turn
+   * @returns {Promise<() => Node[]>} what the panel shows then
+   */
+  async read(turn) {
+    if (!turn) return () => [h("p", {class: "empty"}, "There is no turn yet.")];
+    const path = at(this.conversation.id, `/turns/${turn}/timeline`);
+    const found = await get(path).catch((error) => {
+      if (error instanceof Problem && ["turn_not_found", "value_refused"].includes(error.code))
+        return null;
+      throw error;
+    });
+    return () => (found ? this.draw(found) : [this.absent(turn)]);
+  }
+
+  /** @param {number} turn */
+  href(turn) {
+    return `#/c/${encodeURIComponent(this.conversation.id)}/timeline/${turn}`;
+  }
+
+  /** @param {number} turn */
+  absent(turn) {
+    const last = this.conversation.record.turn_count;
+    const newest = h("a", {href: this.href(last)}, `Turn ${last}`);
+    const text = `There is no turn ${turn}. `;
+    return h("p", {class: "empty"}, text, last ? [newest, " is the newest."] : "");
+  }
+
+  /** @param {any} found @returns {Node[]} */
+  draw({turn, runs, complete}) {
+    const isOther = turn !== this.turn;
+    this.turn = turn;
+    if (isOther) this.isWhole = false;
+    this.page(runs[0].turn, runs.at(-1).turn);
+    fill(this.facts, summary(runs));
+    this.hidden.hidden = !runs.some((/** @type {any} */ run) => run.hidden);
+    fill(this.picture, picture(runs, this.place.clientWidth - 56));
+    if (isOther) this.picture.scrollLeft = 0;
+    renew(this.legend, legend(runs));
+    fill(this.missing, missing(runs, complete));
+    this.missing.hidden = !this.missing.firstChild;
+    this.rows = rowsOf(runs);
+    this.list();
+    return this.parts;
+  }
+
+  /** The ways to other turns. @param {number} first @param {number} end of those that are shown */
+  page(first, end) {
+    const {earlier, later, title} = this;
+    fill(title, first === end ? `Turn ${first}` : `Turns ${first} to ${end}`);
+    const isHere = [earlier, later].includes(document.activeElement);
+    earlier.href = this.href(first - 1);
+    earlier.hidden = first <= 1;
+    later.href = this.href(end + 1);
+    later.hidden = end >= this.conversation.record.turn_count;
+    if (isHere && !document.activeElement?.checkVisibility()) title.focus();
+  }
+
+  list() {
+    const {rows, isWhole} = this;
+    renew(this.body, (isWhole ? rows : rows.slice(0, MOST_ROWS)).map(row));
+    this.more.hidden = rows.length <= MOST_ROWS;
+    const some = isWhole ? `the first ${MOST_ROWS}` : `all ${count(rows.length)}`;
+    fill(this.more, `Show ${some} rows`);
+  }
+
+  /** Show all rows, or some again. */
+  turnOver() {
+    this.isWhole = !this.isWhole;
+    this.list();
+  }
 }
 
-/**
- * @param {any} found
- * @param {import("./conversation.js").Conversation} conversation
- * @param {number} turn
- * @param {HTMLElement} place
- */
-function show(found, conversation, turn, place) {
-  const last = conversation.record.turn_count;
-  const base = `#/c/${encodeURIComponent(conversation.id)}/timeline/`;
-  if (!found) {
-    const newest = h("a", {href: `${base}${last}`}, `Turn ${last}`);
-    return fill(
-      place,
-      h("p", {class: "empty"}, `There is no turn ${turn}. `, last ? [newest, " is the newest."] : ""),
-    );
-  }
-  const first = found.runs[0].turn;
-  const end = found.runs.at(-1).turn;
-  const title = first === end ? `Turn ${first}` : `Turns ${first} to ${end}`;
-  const open = place.querySelector("details")?.open ?? true;
-  const left = place.querySelector(".picture-scroll")?.scrollLeft ?? 0;
-  fill(
-    place,
-    h(
-      "nav",
-      {class: "pager", "aria-label": "Turns"},
-      first > 1 ? h("a", {href: `${base}${first - 1}`}, "← Earlier") : h("span"),
-      h("h3", {}, title),
-      end < last ? h("a", {href: `${base}${end + 1}`}, "Later →") : h("span"),
-    ),
-    h("p", {class: "facts"}, summary(found.runs)),
-    found.runs.some((/** @type {any} */ run) => run.hidden)
-      ? h("p", {class: "notice"}, "Hidden by a rewind: the model no longer reads it.")
-      : null,
-    h(
-      "div",
-      {class: "picture-scroll", tabindex: 0, role: "group", "aria-label": "Timeline picture"},
-      picture(found.runs, place.clientWidth - 56),
-    ),
-    legend(found.runs),
-    leftOut(found.runs)
-      ? h("p", {class: "faint"}, `Not drawn: ${counted(leftOut(found.runs), "more call")}.`)
-      : null,
-    found.complete
-      ? null
-      : h("p", {class: "faint"}, "This turn is very long: its end is not drawn."),
-    table(found.runs, open),
-  );
-  const scroll = place.querySelector(".picture-scroll");
-  if (scroll) scroll.scrollLeft = left;
+/** What the picture leaves out. @param {any[]} runs @param {boolean} complete */
+function missing(runs, complete) {
+  const calls = leftOut(runs);
+  return [
+    calls ? `Not drawn: ${counted(calls, "more call")}. ` : null,
+    complete ? null : "This turn is very long: its end is not drawn.",
+  ];
 }
 
 /** @param {any[]} runs */
@@ -591,19 +654,19 @@ function legend(runs) {
     kinds.has("error") ? "! error" : "",
     isLost ? "✕ last sign of a process · ↻ another process takes over" : "",
   ];
-  return h(
-    "div",
-    {class: "legend"},
-    items
+  return [
+    ...items
       .filter(([, , isThere]) => isThere)
       .map(([kind, text]) => h("span", {}, h("i", {class: `key ${kind}`}), text)),
     h("span", {class: "faint"}, signs.filter(Boolean).join(" · ")),
-  );
+  ];
 }
 
-/** @param {any[]} runs @param {boolean} open */
-function table(runs, open) {
-  const rows = runs
+/** @typedef {{at: string, what: string, long: string}} Row of the table */
+
+/** The same facts as the picture has, in the order of time. @param {any[]} runs @returns {Row[]} */
+function rowsOf(runs) {
+  return runs
     .flatMap((run) => [
       {
         at: run.started,
@@ -638,36 +701,32 @@ function table(runs, open) {
     ])
     .filter((one) => one !== null)
     .sort((a, b) => time(a.at) - time(b.at));
-  const row = (/** @type {any} */ one) =>
-    h(
-      "tr",
-      {},
-      h("td", {}, clock(one.at)),
-      h("td", {}, one.what),
-      h("td", {class: "number"}, one.long),
-    );
-  const body = h("tbody", {}, rows.slice(0, MOST_ROWS).map(row));
+}
+
+/** @param {Row} one */
+function row(one) {
+  return h(
+    "tr",
+    {},
+    h("td", {}, clock(one.at)),
+    h("td", {}, one.what),
+    h("td", {class: "number"}, one.long),
+  );
+}
+
+/** @param {Node} body @param {Node} more */
+function tableOf(body, more) {
+  const names = ["Time", "Event", "Duration"];
   const head = h(
     "tr",
     {},
-    h("th", {scope: "col"}, "Time"),
-    h("th", {scope: "col"}, "Event"),
-    h("th", {scope: "col"}, "Duration"),
-  );
-  const all = () => {
-    fill(body, rows.map(row));
-    more.remove();
-  };
-  const more = h(
-    "button",
-    {type: "button", class: "quiet", onclick: all},
-    `Show all ${count(rows.length)} rows`,
+    names.map((name) => h("th", {scope: "col"}, name)),
   );
   return h(
     "details",
-    {class: "fold", open},
+    {class: "fold", open: true},
     h("summary", {}, "As a table"),
     h("table", {class: "facts-table"}, h("thead", {}, head), body),
-    rows.length > MOST_ROWS ? more : null,
+    more,
   );
 }

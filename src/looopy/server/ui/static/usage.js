@@ -4,7 +4,7 @@
 
 import {at, get} from "./api.js";
 import {budgetFigure} from "./budget.js";
-import {fill, h, svg} from "./dom.js";
+import {h, svg} from "./dom.js";
 import {compactCount, cost, count, counted, lacksPrice} from "./text.js";
 
 const PARTS = /** @type {const} */ ([
@@ -21,10 +21,9 @@ const MOST = 2000; // turns that are read; as many as fit are drawn
  * The panel: reads the usage of a conversation.
  *
  * @param {import("./conversation.js").Conversation} conversation
- * @param {HTMLElement} place
- * @returns {Promise<() => void>} fills the element
+ * @returns {Promise<() => import("./dom.js").Child[]>} what the panel shows then
  */
-export async function readUsage(conversation, place) {
+export async function readUsage(conversation) {
   const {record} = conversation;
   const turns = /** @type {any[]} */ ([]);
   let after = /** @type {number | null} */ (Math.max(0, record.turn_count - MOST));
@@ -43,37 +42,35 @@ export async function readUsage(conversation, place) {
   const words = price.split(/(\+? ?unknown)/); // the second of them smaller
   const hidden = turns.filter((turn) => turn.hidden).length;
   const money = turns.some((turn) => turn.usage.cost?.total);
-  return () =>
-    fill(
-      place,
-      budget,
-      h(
-        "dl",
-        {class: "tiles"},
-        tile("Turns", [
-          count(record.turn_count),
-          hidden ? h("small", {}, `\u00a0(${count(hidden)} hidden)`) : null,
-        ]),
-        tile("Input tokens", compactCount(asked)),
-        tile("Output tokens", compactCount(usage.output ?? 0)),
-        tile("From the cache", `${cached} %`),
-        tile("Cost", words.map((one, i) => (i % 2 ? h("small", {}, one) : one))),
-      ),
-      turns.length
-        ? plot("Tokens by turn", turns, tokensOf, (value) => compactCount(Math.round(value)), true)
-        : null,
-      money
-        ? plot(
-            "Cost by turn, in dollars",
-            turns,
-            (turn) => [["cost", turn.usage.cost?.total ?? 0]],
-            (value) => `$${value.toPrecision(2)}`,
-            false,
-            (turn) => lacksPrice(turn.usage),
-          )
-        : null,
-      table(turns),
-    );
+  return () => [
+    budget,
+    h(
+      "dl",
+      {class: "tiles"},
+      tile("Turns", [
+        count(record.turn_count),
+        hidden ? h("small", {}, `\u00a0(${count(hidden)} hidden)`) : null,
+      ]),
+      tile("Input tokens", compactCount(asked)),
+      tile("Output tokens", compactCount(usage.output ?? 0)),
+      tile("From the cache", `${cached} %`),
+      tile("Cost", words.map((one, i) => (i % 2 ? h("small", {}, one) : one))),
+    ),
+    turns.length
+      ? plot("Tokens by turn", turns, tokensOf, (value) => compactCount(Math.round(value)), true)
+      : null,
+    money
+      ? plot(
+          "Cost by turn, in dollars",
+          turns,
+          (turn) => [["cost", turn.usage.cost?.total ?? 0]],
+          (value) => `$${value.toPrecision(2)}`,
+          false,
+          (turn) => lacksPrice(turn.usage),
+        )
+      : null,
+    table(turns),
+  ];
 }
 
 /** @param {string} name @param {import("./dom.js").Child | import("./dom.js").Child[]} value */
