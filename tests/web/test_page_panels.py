@@ -209,10 +209,11 @@ TIMELINE = re.compile("/timeline$")
 
 
 async def test_the_focus_stays_where_somebody_reads(browser: Any, modules: Path) -> None:
-    """While a panel is read again, each second or at the end of a turn."""
+    """While a panel is read again each second, and when one part of the page hides another."""
     async with world(browser, modules) as here:
         await _stays_in_a_growing_timeline(here)
         await _stays_in_a_list(here)
+        await _goes_along_on_a_small_screen(here)
 
 
 async def _stays_in_a_growing_timeline(here: World) -> None:
@@ -267,3 +268,22 @@ async def _stays_in_a_list(here: World) -> None:
     await here.page.press("Enter")
     await here.say("saves")
     await here.page.sees(".panel tbody tr >> nth=2", ".panel details[open] summary:focus")
+
+
+async def _goes_along_on_a_small_screen(here: World) -> None:
+    page = here.page
+    await here.tab.set_viewport_size({"width": 1000, "height": 700})
+    await here.goes("#/c/a")
+    await page.sees(".turn-end >> nth=1")
+    await page.tab_to(".chat-tools a:nth-child(3)", "Shift+Tab")
+    await page.press("Enter")
+    await page.sees(".panel-head h2:focus")
+    await page.tab_to(".panel-head a")
+    await page.press("Enter")
+    await page.sees(".chat-tools a:nth-child(3):focus")
+    await here.tab.set_viewport_size({"width": 320, "height": 640})
+    await page.tab_to("a.back", "Shift+Tab")
+    await page.press("Enter")
+    await page.sees(".contexts a[href='#/c/a']:focus")
+    await page.press("Enter")
+    await page.sees(".chat-title:focus")

@@ -44,6 +44,8 @@ class App {
     /** The error in the alert. @type {unknown} */
     this.told = null;
     this.drawAfter = 0;
+    /** @type {Element | null} what had the focus when the panel was opened */
+    this.opener = null;
     this.draws = 0; // of the panel, as far as they have begun
     this.drawn = 0; // the newest of them that may fill it
     const actions = {
@@ -359,7 +361,9 @@ class App {
     const {conversation, panel} = this;
     if (panel !== "replay") this.leaveReplay();
     const turn = this.turn || (conversation?.record?.turn_count ?? 0);
+    const focused = document.activeElement;
     this.namePanel(turn, draw);
+    this.passFocus(focused);
     if (!conversation?.record || !panel) return;
     if (panel === "replay") return this.showReplay(conversation);
     try {
@@ -381,6 +385,7 @@ class App {
     const name = panel === "replay" ? `${title} of turn ${turn}` : title;
     const subject = isThere ? `${id}/${panel}/${turn}` : "";
     if (panelHead.dataset.subject !== subject) this.drawn = draw;
+    if (subject && !panelHead.dataset.subject) this.opener = document.activeElement;
     panelHead.dataset.subject = subject;
     if (!isThere) return fill(this.panelBody);
     if (panelHead.dataset.name === name && panelHead.dataset.id === id) return;
@@ -388,6 +393,19 @@ class App {
     const close = h("a", {class: "button quiet", href: `#/c/${id}`}, "Close");
     fill(panelHead, h("h2", {tabindex: -1}, name), close);
     fill(this.panelBody);
+  }
+
+  /**
+   * Move the focus if what had it is hidden now: on a small screen, one part hides the others.
+   *
+   * @param {Element | null} had
+   */
+  passFocus(had) {
+    if (!had || had === document.body || had.checkVisibility()) return;
+    const heads = [this.panelHead.querySelector("h2"), this.opener, this.title];
+    const listed = [this.sidebar.list.querySelector("[aria-current]"), this.sidebar.input];
+    const places = /** @type {(HTMLElement | null)[]} */ ([...heads, ...listed]);
+    places.find((one) => one?.checkVisibility())?.focus();
   }
 
   /**
@@ -417,7 +435,6 @@ class App {
     this.leaveReplay();
     this.replay = new Replay(conversation, turn, fork, this.actions.problem);
     fill(this.panelBody, this.replay.element);
-    this.panelHead.querySelector("h2")?.focus(); // the chat is hidden behind it
     if (fork) this.sidebar.load().catch(() => {}); // it is in the list now
   }
 
