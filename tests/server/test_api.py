@@ -200,6 +200,26 @@ async def test_an_artifact_is_downloaded_and_never_shown():
         assert answer.headers["content-type"] == "text/csv; charset=utf-8"
 
 
+async def test_each_version_of_an_artifact_is_described_without_its_content():
+    """Versions of one artifact may have other types and sizes."""
+    async with serving() as (client, host):
+        await client.post("/contexts/c/turns", json={"message": "Hi."})
+        save, path = host.stores.artifacts.save, "/contexts/c/artifacts/a"
+        await save("c", "a", "Words.", media_type="text/plain")
+        await save("c", "a", b"\x89PNG", media_type="image/png")
+        [listed] = (await client.get("/contexts/c/artifacts")).json()["items"]
+        assert (await client.get(f"{path}?describe=true")).json() == listed
+        first = (await client.get(f"{path}?version=1&describe=true")).json()
+        assert first == listed | {
+            "version": 1,
+            "media_type": "text/plain",
+            "size": 6,
+            **{name: first[name] for name in ("sha256", "created_at")},
+        }
+        assert (await client.get(f"{path}?version=3&describe=true")).status_code == 404
+        assert (await client.get(f"{path}?describe=maybe")).status_code == 400
+
+
 async def test_the_compact_format_says_each_thing_once():
     """A result crosses the wire once, and a delta costs at most twice its text."""
 

@@ -287,3 +287,40 @@ async def _goes_along_on_a_small_screen(here: World) -> None:
     await page.sees(".contexts a[href='#/c/a']:focus")
     await page.press("Enter")
     await page.sees(".chat-title:focus")
+
+
+async def test_an_artifact_is_shown_as_its_version_is(browser: Any, modules: Path) -> None:
+    """A version that comes late or not at all, of another type, or with hostile rows."""
+    async with world(browser, modules) as here:
+        await _shows_each_version(here)
+
+
+async def _shows_each_version(here: World) -> None:
+    page, tab, save = here.page, here.tab, here.stores.artifacts.save
+    await save("a", "drawn", "First.", media_type="text/plain")
+    await save("a", "drawn", "Second.", media_type="text/plain")
+    await save("a", "drawn", b"GIF89a", media_type="image/gif")
+    await here.goes("#/c/a/artifacts")
+    await tab.click("button[aria-label='View drawn']")
+    await page.sees("dialog[open] img.picture")
+    pick = "dialog[open] select"
+    await tab.route(re.compile("version=1"), lambda route: route.abort(), times=1)
+    await tab.select_option(pick, "1")
+    await page.sees("dialog[open] .error:has-text('The server does not answer')")
+    assert await tab.input_value(pick) == "3"  # and its picture
+    await page.is_accessible()
+    await tab.select_option(pick, "1")
+    await page.sees("dialog[open] code:text-is('First.')")
+    assert await tab.inner_text("dialog[open] .error") == ""
+    asked, until = await page.delayed(re.compile("version=2"))
+    await tab.select_option(pick, "2")
+    await asked.wait()
+    await tab.select_option(pick, "3")
+    await page.sees("dialog[open] img.picture")
+    await here.answered("version=2", until)
+    await page.sees("dialog[open] img.picture")
+    assert not await tab.is_visible("dialog[open] code")
+    async with tab.expect_download() as saved:
+        await tab.click("dialog[open] button:text-is('Download')")
+    assert (await (await saved.value).path()).read_bytes() == b"GIF89a"
+    await page.press("Escape")

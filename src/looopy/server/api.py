@@ -360,13 +360,15 @@ class _Api:
         return _page([artifact_to_json(one) for one in found], limit, "artifact_id")
 
     async def artifact(self, request: Request) -> Response:
-        """Download an artifact: `GET /contexts/{id}/artifacts/{artifact_id}`."""
+        """Download or describe an artifact: `GET /contexts/{id}/artifacts/{artifact_id}`."""
         auth = await self._site.identify(request)
         record = await self._known(request, auth)
         name, store = request.path_params["artifact_id"], self._host.stores_for(auth).artifacts
         asked = request.query_params.get("version")
         version = None if asked is None else _whole(asked, "/version")
         found = await store.get(record.context_id, name, version)
+        if _flag(request, "describe"):
+            return JSONResponse(artifact_to_json(found))
         kind = found.media_type.partition(";")[0].strip().lower()
         content = store.stream(record.context_id, name, version=found.version)
         headers = {

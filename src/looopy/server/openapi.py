@@ -520,7 +520,11 @@ def description(limits: Limits) -> Json:
                 200,
                 {"type": "string", "format": "binary"},
                 kind="application/octet-stream",
-                parameters=[_query("version", _NUMBER, "Another version than the newest.")],
+                also={"application/json": {"schema": _ref("Artifact")}},
+                parameters=[
+                    _query("version", _NUMBER, "Another version than the newest."),
+                    _query("describe", {"type": "boolean"}, "As in a list, without the content."),
+                ],
             ),
         },
         f"{one}/inbox": {

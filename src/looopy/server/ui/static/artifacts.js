@@ -4,7 +4,7 @@
  * A page or a drawing that a tool wrote is shown as its source. It never becomes a document.
  */
 
-import {at, download, get} from "./api.js";
+import {Problem, at, download, get} from "./api.js";
 import {fill, h} from "./dom.js";
 import {parsed} from "./json.js";
 import {code} from "./markdown.js";
@@ -102,14 +102,22 @@ async function save(id, one, version) {
   setTimeout(() => URL.revokeObjectURL(href), 60_000);
 }
 
-/** Show an artifact in a dialog. @param {string} id @param {any} one @param {(error: unknown) => void} problem */
+/**
+ * Show an artifact in a dialog, which says itself what goes wrong in it.
+ *
+ * @param {string} id
+ * @param {any} one its newest version
+ * @param {(error: unknown) => void} problem is told if the person has to sign in again
+ */
 export async function look(id, one, problem) {
+  const error = h("p", {class: "error", role: "alert"});
   const body = h("div", {class: "viewer-body"});
-  let version = one.version;
+  let shown = one.version;
+  let asked = 0;
   const versions = Array.from({length: Math.min(one.version, 200)}, (_, i) => one.version - i);
   const pick = h(
     "select",
-    {"aria-label": "Version", onchange: () => show(Number(pick.value)).catch(problem)},
+    {"aria-label": "Version", onchange: () => show(Number(pick.value))},
     versions.map((number) => h("option", {value: number}, `Version ${number}`)),
   );
   const dialog = h(
@@ -122,20 +130,39 @@ export async function look(id, one, problem) {
       versions.length > 1 ? pick : null,
       h(
         "button",
-        {type: "button", class: "quiet", onclick: () => save(id, one, version).catch(problem)},
+        {type: "button", class: "quiet", onclick: () => save(id, one, shown).catch(failed)},
         "Download",
       ),
       h("button", {type: "button", onclick: () => dialog.close()}, "Close"),
     ),
+    error,
     body,
   );
-  async function show(/** @type {number} */ number) {
-    version = number;
-    fill(body, await preview(pathOf(id, one, number), one));
+  function failed(/** @type {unknown} */ reason) {
+    if (!(reason instanceof Problem) || reason.status !== 401)
+      return fill(error, /** @type {Error} */ (reason).message);
+    dialog.close();
+    problem(reason);
   }
-  await show(version);
+  async function show(/** @type {number} */ number) {
+    const mine = (asked += 1);
+    fill(error);
+    try {
+      const path = pathOf(id, one, number);
+      const found = number === one.version ? one : await get(`${path}&describe=true`);
+      const made = await preview(path, found);
+      if (mine !== asked) return; // another version was chosen meanwhile
+      shown = number;
+      fill(body, made);
+    } catch (reason) {
+      if (mine !== asked) return;
+      pick.value = String(shown);
+      failed(reason);
+    }
+  }
   document.body.append(dialog);
   dialog.showModal();
+  await show(shown);
 }
 
 /** @param {string} path @param {any} one @returns {Promise<Node[]>} */
