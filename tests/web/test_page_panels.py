@@ -293,6 +293,7 @@ async def test_an_artifact_is_shown_as_its_version_is(browser: Any, modules: Pat
     """A version that comes late or not at all, of another type, or with hostile rows."""
     async with world(browser, modules) as here:
         await _shows_each_version(here)
+        await _shows_rows(here)
 
 
 async def _shows_each_version(here: World) -> None:
@@ -323,4 +324,21 @@ async def _shows_each_version(here: World) -> None:
     async with tab.expect_download() as saved:
         await tab.click("dialog[open] button:text-is('Download')")
     assert (await (await saved.value).path()).read_bytes() == b"GIF89a"
+    await page.press("Escape")
+
+
+async def _shows_rows(here: World) -> None:
+    """Thousands of columns are cut, which it says."""
+    page, tab, save = here.page, here.tab, here.stores.artifacts.save
+    wide = {f"k{number}": number for number in range(9_000)}
+    columns = dict.fromkeys(wide, "any")
+    await save("a", "rows", [wide, *[{"k1": 1} for _ in range(299)]], columns=columns)
+    await here.goes("#/c/b")
+    await here.goes("#/c/a/artifacts")
+    await tab.click("button[aria-label='View rows']")
+    for cut in ("The first 200 of 300 rows.", "The first 100 of 9,000 columns."):
+        await page.sees(f"dialog[open] .faint:text-is('{cut}')")
+    assert await tab.locator("dialog[open] td").count() == 20_000
+    await page.press("Escape")
+    await page.is_accessible()
     await page.press("Escape")

@@ -8,10 +8,11 @@ import {Problem, at, download, get} from "./api.js";
 import {fill, h} from "./dom.js";
 import {parsed} from "./json.js";
 import {code} from "./markdown.js";
-import {count, size, when} from "./text.js";
+import {count, counted, size, when} from "./text.js";
 
 const MOST = 200_000; // bytes that are looked at
 const MOST_ROWS = 200;
+const MOST_COLUMNS = 100; // a table of thousands would stop the page
 const PICTURES = /^image\/(png|jpeg|gif|webp)$/;
 const TEXTS =
   /^(text\/|application\/(json|x-ndjson|xml|javascript|x-yaml|yaml|toml|sql)|image\/svg)/;
@@ -193,14 +194,14 @@ async function preview(path, one) {
   }
   const {blob, whole} = await download(path, MOST);
   const text = await blob.text();
-  const cut = whole
-    ? null
-    : h("p", {class: "faint"}, `The first ${size(MOST)} of ${size(one.size)}.`);
-  const shown =
-    one.kind === "dataset"
-      ? rowsOf(text)
-      : code(kind === "application/json" && whole ? indented(text) : text, kind);
-  return cut ? [cut, shown] : [shown];
+  const cut = whole ? [] : [first(size(MOST), size(one.size))];
+  if (one.kind === "dataset") return [...cut, ...tableOf(text, one.rows)];
+  return [...cut, code(kind === "application/json" && whole ? indented(text) : text, kind)];
+}
+
+/** Says that a part is left out. @param {string} part @param {string} all */
+function first(part, all) {
+  return h("p", {class: "faint"}, `The first ${part} of ${all}.`);
 }
 
 /** @param {string} text */
@@ -212,19 +213,15 @@ function indented(text) {
   }
 }
 
-/** The rows of a dataset, as far as they are here. @param {string} text */
-function rowsOf(text) {
-  const rows = [];
-  for (const line of text.split("\n").slice(0, MOST_ROWS)) {
-    try {
-      if (line) rows.push(parsed(line));
-    } catch {
-      break; // the last one was cut
-    }
-  }
-  const names = [...new Set(rows.flatMap((row) => Object.keys(row)))];
-  const cell = (/** @type {any} */ value) =>
-    typeof value === "object" && value !== null ? JSON.stringify(value) : (value ?? "");
+/** A dataset, as far as it is here. @param {string} text @param {number} total its rows */
+function tableOf(text, total) {
+  const rows = rowsOf(text);
+  const all = [...new Set(rows.flatMap((row) => Object.keys(row)))];
+  const names = all.slice(0, MOST_COLUMNS);
+  const cell = (/** @type {any} */ row, /** @type {string} */ name) => {
+    const value = row[name];
+    return typeof value === "object" && value !== null ? JSON.stringify(value) : (value ?? "");
+  };
   const head = h(
     "tr",
     {},
@@ -234,9 +231,26 @@ function rowsOf(text) {
     h(
       "tr",
       {},
-      names.map((name) => h("td", {}, String(cell(row[name])))),
+      names.map((name) => h("td", {}, String(cell(row, name)))),
     ),
   );
   const table = h("table", {class: "facts-table"}, h("thead", {}, head), h("tbody", {}, body));
-  return h("div", {class: "scroll", tabindex: 0, role: "group", "aria-label": "Rows"}, table);
+  return [
+    rows.length < total ? first(count(rows.length), counted(total, "row")) : null,
+    names.length < all.length ? first(count(names.length), counted(all.length, "column")) : null,
+    h("div", {class: "scroll", tabindex: 0, role: "group", "aria-label": "Rows"}, table),
+  ].filter((one) => one !== null);
+}
+
+/** The first rows of a dataset. @param {string} text */
+function rowsOf(text) {
+  const rows = [];
+  for (const line of text.split("\n", MOST_ROWS)) {
+    try {
+      if (line) rows.push(parsed(line));
+    } catch {
+      break; // the last one was cut
+    }
+  }
+  return rows;
 }
