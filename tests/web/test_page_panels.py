@@ -328,11 +328,14 @@ async def _shows_each_version(here: World) -> None:
 
 
 async def _shows_rows(here: World) -> None:
-    """Thousands of columns are cut, which it says."""
+    """Thousands of columns are cut, and a name that all objects have is a column like others."""
     page, tab, save = here.page, here.tab, here.stores.artifacts.save
     wide = {f"k{number}": number for number in range(9_000)}
+    names = ("constructor", "toString", "__proto__")
     columns = dict.fromkeys(wide, "any")
     await save("a", "rows", [wide, *[{"k1": 1} for _ in range(299)]], columns=columns)
+    columns = dict.fromkeys(("a", *names), "any")
+    await save("a", "odd", [{"a": 1}, dict.fromkeys(names, "<b>own</b>")], columns=columns)
     await here.goes("#/c/b")
     await here.goes("#/c/a/artifacts")
     await tab.click("button[aria-label='View rows']")
@@ -340,5 +343,9 @@ async def _shows_rows(here: World) -> None:
         await page.sees(f"dialog[open] .faint:text-is('{cut}')")
     assert await tab.locator("dialog[open] td").count() == 20_000
     await page.press("Escape")
+    await tab.click("button[aria-label='View odd']")
+    await page.sees("dialog[open] td")
+    rows = await tab.locator("dialog[open] tr").all_inner_texts()
+    assert [row.split() for row in rows] == [["a", *names], ["1"], ["<b>own</b>"] * 3]
     await page.is_accessible()
     await page.press("Escape")

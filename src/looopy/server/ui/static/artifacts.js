@@ -219,7 +219,7 @@ function tableOf(text, total) {
   const all = [...new Set(rows.flatMap((row) => Object.keys(row)))];
   const names = all.slice(0, MOST_COLUMNS);
   const cell = (/** @type {any} */ row, /** @type {string} */ name) => {
-    const value = row[name];
+    const value = Object.hasOwn(row, name) ? row[name] : ""; // not what all objects inherit
     return typeof value === "object" && value !== null ? JSON.stringify(value) : (value ?? "");
   };
   const head = h(
