@@ -84,6 +84,10 @@ async def world(browser: Any, modules: Path) -> AsyncIterator[World]:
         asked = isinstance(request.messages[-1], UserMessage)
         return tool_call("save") if asked else text("Saved.")
 
+    async def later(request: Any) -> Any:
+        asked = sum(isinstance(one, UserMessage) for one in request.messages) > 1
+        return tool_call("transfer", account=1, cents=1) if asked else text("I see.")
+
     def build(context_id: str, stores: Stores) -> Agent:
         asked = (
             tool_call("transfer", account=1, cents=1),
@@ -94,6 +98,7 @@ async def world(browser: Any, modules: Path) -> AsyncIterator[World]:
             "asks": [asked, text("Sent.")],
             "runs": [notes, tool_call("wait"), text("Done.")],
             "saves": saves,
+            "later": later,
         }
         model = ScriptedProvider(scripts.get(context_id.partition("-")[0], [text("I see.")] * 3))
         tools = [transfer, wait, note, save]
@@ -122,6 +127,7 @@ async def test_a_late_answer_changes_only_what_asked_for_it(browser: Any, module
         await _fills_no_other_conversation(here)
         await _ends_with_its_replay(here)
         await _answers_in_a_replay(here)
+        await _says_only_what_is_shown(here)
 
 
 async def _fills_no_other_panel(here: World) -> None:
@@ -203,6 +209,36 @@ async def _answers_in_a_replay(here: World) -> None:
     await tab.click(f"{first} .actions .main")
     await here.page.sees(".replay > .error:has-text('Your answer for transfer was not taken: ')")
     await here.page.sees(".beside-head .chip.wait")
+
+
+async def _says_only_what_is_shown(here: World) -> None:
+    """A request or an error of a conversation that was left is not announced in another one."""
+    tab, said = here.tab, "#announcer:has-text('waits for an answer')"
+    asked, until = asyncio.Event(), asyncio.Event()
+
+    async def late(route: Any) -> None:
+        asked.set()
+        await until.wait()
+        if route.request.url.endswith("/fork"):
+            await route.fulfill(status=500, json={"error": {"message": "no fork"}})
+        else:
+            await route.continue_()
+
+    await here.say("later")
+    await here.goes("#/c/later")
+    await here.page.sees(".turn-end.completed")
+    await tab.route(re.compile(r"/contexts/later(/fork)?$"), late)
+    await here.say("later")
+    await here.page.sees(said)
+    await tab.click("button[aria-label='Fork here, after turn 1']")
+    await here.goes("#/c/b")
+    await here.page.sees(".contexts a[aria-current]:has-text('b')", ".turn-end.completed")
+    before = await tab.inner_text("#announcer")
+    async with tab.expect_event("requestfinished", lambda one: one.url.endswith("/fork")):
+        await here.answered("/contexts/later", until)
+    await tab.evaluate("fetch('healthz').then((one) => one.text())")
+    assert await tab.inner_text("#announcer") == before
+    assert not await tab.is_visible(".alert")
 
 
 TIMELINE = re.compile("/timeline$")

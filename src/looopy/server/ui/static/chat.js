@@ -465,6 +465,7 @@ export class Chat {
   /** @param {number} position */
   async fork(position) {
     const id = await this.conversation.fork(position);
+    if (this.conversation.isClosed) return; // it is in the list
     announce("The conversation was forked; this is the new one");
     location.hash = `#/c/${encodeURIComponent(id)}`;
   }

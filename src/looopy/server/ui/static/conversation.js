@@ -105,6 +105,10 @@ export class Conversation extends EventTarget {
     void this.keepFollowing();
   }
 
+  get isClosed() {
+    return this.closing.signal.aborted;
+  }
+
   /** Leave it; nothing on the server ends. */
   close() {
     this.closing.abort();
@@ -559,7 +563,7 @@ export class Conversation extends EventTarget {
       throw error;
     }
     this.emit("sent");
-    if (!this.queued.includes(told)) return; // it was taken
+    if (this.isClosed || !this.queued.includes(told)) return; // it was left, or taken
     announce(
       how === "steer"
         ? "Your message reaches the model before its next call."
@@ -594,6 +598,7 @@ export class Conversation extends EventTarget {
 
   /** @param {string} what @param {any} [value] */
   emit(what, value) {
+    if (this.isClosed) return; // an answer came late: nobody looks at it any more
     this.dispatchEvent(new CustomEvent("change", {detail: {what, value}}));
   }
 }

@@ -230,7 +230,8 @@ class App {
   show(id, fresh, position = 0) {
     this.conversation?.close();
     const conversation = new Conversation(id);
-    const chat = new Chat(conversation, this.actions);
+    const problem = this.problemIn(conversation);
+    const chat = new Chat(conversation, {...this.actions, problem});
     this.conversation = conversation;
     this.chat = chat;
     this.lost = false;
@@ -256,7 +257,7 @@ class App {
     conversation
       .open()
       .then(() => (position ? chat.reveal(position) : undefined))
-      .catch(this.actions.problem);
+      .catch(problem);
   }
 
   /** @param {Conversation} conversation @param {{what: string, value: any}} change */
@@ -423,7 +424,7 @@ class App {
     }
     if (this.panel === "usage") return readUsage(conversation);
     const shown = this.panelBody.querySelectorAll(".artifacts > li").length;
-    return readArtifacts(conversation, shown, this.actions.problem);
+    return readArtifacts(conversation, shown, this.problemIn(conversation));
   }
 
   /** It lives on while the address stays: drawing it again would run it again. */
@@ -441,6 +442,13 @@ class App {
   leaveReplay() {
     this.replay?.close();
     this.replay = null;
+  }
+
+  /** Says what went wrong in a conversation while it is shown. @param {Conversation} conversation */
+  problemIn(conversation) {
+    return (/** @type {unknown} */ error) => {
+      if (conversation === this.conversation) this.problem(error);
+    };
   }
 
   /** Say what went wrong, or nothing any more. @param {unknown} error */
