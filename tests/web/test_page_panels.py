@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -385,3 +385,43 @@ async def _shows_rows(here: World) -> None:
     assert [row.split() for row in rows] == [["a", *names], ["1"], ["<b>own</b>"] * 3]
     await page.is_accessible()
     await page.press("Escape")
+
+
+async def test_a_plot_of_costs_has_them_in_dollars(browser: Any, modules: Path) -> None:
+    """As everywhere else, also if they are high."""
+    async with world(browser, modules) as here:
+        await _plots_the_last_turns(here)
+
+
+async def _faked(here: World, what: str, change: Callable[[Any], None]) -> None:
+    """Change the answers to a request."""
+
+    async def answer(route: Any) -> None:
+        found = await (await route.fetch()).json()
+        change(found)
+        await route.fulfill(json=found)
+
+    await here.tab.route(re.compile(what), answer)
+
+
+async def _plots_the_last_turns(here: World) -> None:
+    def many(found: Any) -> None:
+        one = found["items"][0]
+        costs = [*[0.5] * 599, 123.45]
+        found["items"] = [
+            one | {"turn": i + 1, "usage": one["usage"] | {"cost": {"total": cost}}}
+            for i, cost in enumerate(costs)
+        ]
+
+    page, tab = here.page, here.tab
+    await here.goes("#/c/a")
+    await page.sees(".turn-end >> nth=1")
+    await _faked(here, r"/contexts/a/turns\?", many)
+    await here.goes("#/c/a/usage")
+    plot = ".plot:has-text('Cost by turn')"
+    await page.sees(plot)
+    ticks = tab.locator(f"{plot} svg > text")
+    assert await ticks.all_text_contents() == ["0", "$61.73", "$123.45"]
+    label = await tab.get_attribute(f"{plot} svg", "aria-label")
+    assert label == "Cost by turn, in dollars, 120 turns, at most $123.45"
+    await page.is_accessible()

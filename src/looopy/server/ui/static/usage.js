@@ -64,7 +64,7 @@ export async function readUsage(conversation) {
           "Cost by turn, in dollars",
           turns,
           (turn) => [["cost", turn.usage.cost?.total ?? 0]],
-          (value) => `$${value.toPrecision(2)}`,
+          (value) => cost({cost: {total: value}}),
           false,
           (turn) => lacksPrice(turn.usage),
         )
