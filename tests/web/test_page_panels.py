@@ -387,8 +387,8 @@ async def _shows_rows(here: World) -> None:
     await page.press("Escape")
 
 
-async def test_a_plot_of_costs_has_them_in_dollars(browser: Any, modules: Path) -> None:
-    """As everywhere else, also if they are high."""
+async def test_a_panel_of_thousands_says_what_it_leaves_out(browser: Any, modules: Path) -> None:
+    """Turns of a plot and of a table, and what a timeline does not draw; with readable costs."""
     async with world(browser, modules) as here:
         await _plots_the_last_turns(here)
 
@@ -419,9 +419,11 @@ async def _plots_the_last_turns(here: World) -> None:
     await _faked(here, r"/contexts/a/turns\?", many)
     await here.goes("#/c/a/usage")
     plot = ".plot:has-text('Cost by turn')"
-    await page.sees(plot)
+    await page.sees(f"{plot} .faint:text-is('The last 120 of 600 turns.')")
     ticks = tab.locator(f"{plot} svg > text")
     assert await ticks.all_text_contents() == ["0", "$61.73", "$123.45"]
     label = await tab.get_attribute(f"{plot} svg", "aria-label")
     assert label == "Cost by turn, in dollars, 120 turns, at most $123.45"
+    await tab.click(".panel summary")
+    await page.sees(".fold .faint:text-is('The last 500 of 600 turns.')")
     await page.is_accessible()

@@ -15,7 +15,9 @@ const PARTS = /** @type {const} */ ([
 ]);
 const HEIGHT = 180;
 const LEFT = 52;
-const MOST = 2000; // turns that are read; as many as fit are drawn
+const MOST = 2000; // turns that are read
+const MOST_BARS = 120;
+const MOST_ROWS = 500;
 
 /**
  * The panel: reads the usage of a conversation.
@@ -41,6 +43,7 @@ export async function readUsage(conversation) {
   const price = cost(usage) || (lacksPrice(usage) ? "unknown" : "$0");
   const words = price.split(/(\+? ?unknown)/); // the second of them smaller
   const hidden = turns.filter((turn) => turn.hidden).length;
+  const unread = record.turn_count > MOST ? "+" : "";
   const money = turns.some((turn) => turn.usage.cost?.total);
   return () => [
     budget,
@@ -49,7 +52,7 @@ export async function readUsage(conversation) {
       {class: "tiles"},
       tile("Turns", [
         count(record.turn_count),
-        hidden ? h("small", {}, `\u00a0(${count(hidden)} hidden)`) : null,
+        hidden ? h("small", {}, `\u00a0(${count(hidden)}${unread} hidden)`) : null,
       ]),
       tile("Input tokens", compactCount(asked)),
       tile("Output tokens", compactCount(usage.output ?? 0)),
@@ -73,6 +76,14 @@ export async function readUsage(conversation) {
   ];
 }
 
+/** Says that earlier turns are left out. @param {any[]} turns @param {any[]} all that were read */
+function lastOf(turns, all) {
+  const {length} = turns;
+  const last = all.at(-1)?.turn ?? 0; // they are counted from 1
+  const text = `The last ${count(length)} of ${count(last)} turns.`;
+  return length < last ? h("p", {class: "faint"}, text) : null;
+}
+
 /** @param {string} name @param {import("./dom.js").Child | import("./dom.js").Child[]} value */
 function tile(name, value) {
   return h("div", {}, h("dt", {}, name), h("dd", {}, value));
@@ -92,7 +103,7 @@ function tokensOf(turn) {
  * @param {(turn: any) => boolean} lacks true for a turn of which a part is unknown
  */
 function plot(title, all, partsOf, written, legend, lacks = () => false) {
-  const turns = all.slice(-120);
+  const turns = all.slice(-MOST_BARS);
   const sums = turns.map((turn) => partsOf(turn).reduce((sum, [, value]) => sum + value, 0));
   const most = Math.max(...sums);
   const top = most || 1;
@@ -144,6 +155,7 @@ function plot(title, all, partsOf, written, legend, lacks = () => false) {
     "figure",
     {class: "plot"},
     h("figcaption", {}, title),
+    lastOf(turns, all),
     h(
       "div",
       {class: "picture-scroll", tabindex: 0, role: "group", "aria-label": title},
@@ -171,8 +183,9 @@ function plot(title, all, partsOf, written, legend, lacks = () => false) {
   );
 }
 
-/** @param {any[]} turns */
-function table(turns) {
+/** @param {any[]} all */
+function table(all) {
+  const turns = all.slice(-MOST_ROWS);
   const names = ["Turn", ...PARTS.map(([, text]) => text), "Cost"];
   const row = (/** @type {any} */ turn) =>
     h(
@@ -191,6 +204,7 @@ function table(turns) {
     "details",
     {class: "fold"},
     h("summary", {}, "As a table"),
+    lastOf(turns, all),
     h(
       "div",
       {class: "scroll", tabindex: 0, role: "group", "aria-label": "Usage by turn"},
@@ -198,7 +212,7 @@ function table(turns) {
         "table",
         {class: "facts-table"},
         h("thead", {}, head),
-        h("tbody", {}, turns.slice(-500).map(row)),
+        h("tbody", {}, turns.map(row)),
       ),
     ),
   );
