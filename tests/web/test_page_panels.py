@@ -391,6 +391,7 @@ async def test_a_panel_of_thousands_says_what_it_leaves_out(browser: Any, module
     """Turns of a plot and of a table, and what a timeline does not draw; with readable costs."""
     async with world(browser, modules) as here:
         await _plots_the_last_turns(here)
+        await _draws_many_attempts(here)
 
 
 async def _faked(here: World, what: str, change: Callable[[Any], None]) -> None:
@@ -427,3 +428,20 @@ async def _plots_the_last_turns(here: World) -> None:
     await tab.click(".panel summary")
     await page.sees(".fold .faint:text-is('The last 500 of 600 turns.')")
     await page.is_accessible()
+
+
+async def _draws_many_attempts(here: World) -> None:
+    """In steps that grow with their number, not with its square."""
+
+    def many(found: Any) -> None:
+        [run] = found["runs"]
+        run["spans"] = [run["spans"][0] | {"attempts": 2} for _ in range(2_000)]
+
+    await _faked(here, "/turns/1/timeline", many)
+    await here.tab.evaluate(
+        "() => { const {parse} = Date; window.parsed = 0;"
+        " Date.parse = (...all) => { window.parsed += 1; return parse(...all); }; }"
+    )
+    await here.goes("#/c/a/timeline/1")
+    await here.page.sees("svg.timeline .tries >> nth=1999")
+    assert await here.tab.evaluate("window.parsed") < 500_000

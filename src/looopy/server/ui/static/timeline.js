@@ -421,8 +421,11 @@ function ticks(one, height, room) {
 function lanesOf(runs, place) {
   const ends = /** @type {number[]} */ ([]);
   const many = runs.reduce((sum, run) => sum + run.spans.length, 0) > 60;
-  return runs.flatMap((run) =>
-    run.spans.map((/** @type {any} */ span) => {
+  return runs.flatMap((run) => {
+    const over = run.spans
+      .filter((/** @type {any} */ one) => one.ended)
+      .map((/** @type {any} */ one) => time(one.ended));
+    return run.spans.map((/** @type {any} */ span) => {
       const x = place(span.started);
       const cut = span.ended === null;
       const until = cut ? endOfWork(run) : time(span.ended);
@@ -442,6 +445,7 @@ function lanesOf(runs, place) {
       return {
         span,
         run,
+        from: firstTry(span, run, over),
         lane,
         x,
         width,
@@ -449,16 +453,24 @@ function lanesOf(runs, place) {
         inside,
         text: inside || (!many && span.kind !== "model"),
       };
-    }),
-  );
+    });
+  });
 }
 
-/** @param {any} span @param {any} run @returns {number} when the first attempt can have begun */
-function firstTry(span, run) {
-  const before = run.spans
-    .filter((/** @type {any} */ one) => one.ended && time(one.ended) <= time(span.started))
-    .map((/** @type {any} */ one) => time(one.ended));
-  return span.attempts > 1 ? Math.max(time(run.started), ...before) : time(span.started);
+/**
+ * When the first attempt of a model call can have begun.
+ *
+ * @param {any} span
+ * @param {any} run
+ * @param {number[]} ends of the calls of the run
+ */
+function firstTry(span, run, ends) {
+  const started = time(span.started);
+  if (!(span.attempts > 1)) return started;
+  return ends.reduce(
+    (last, end) => (end <= started ? Math.max(last, end) : last),
+    time(run.started),
+  );
 }
 
 /**
@@ -468,9 +480,9 @@ function firstTry(span, run) {
  * @param {number} height
  * @param {(moment: string | number) => number} place
  */
-function began({span, run}, height, place) {
+function began({span, from}, height, place) {
   if (span.kind !== "model") return null;
-  const x = place(firstTry(span, run));
+  const x = place(from);
   const line = {x1: x, x2: x, y1: 28, y2: height - 20, class: "iteration"};
   return svg(
     "g",
@@ -487,9 +499,8 @@ function began({span, run}, height, place) {
  * @param {ReturnType<typeof lanesOf>[number]} one
  * @param {(moment: string | number) => number} place
  */
-function tries({span, run, x, lane}, place) {
+function tries({span, from, x, lane}, place) {
   if (!(span.attempts > 1)) return null;
-  const from = firstTry(span, run);
   const long = duration((time(span.started) - from) / 1000);
   const start = place(from);
   const width = Math.max(3, x - start);
