@@ -203,7 +203,8 @@ async def test_the_timeline_shows_each_run_of_a_turn_that_was_cut_twice(monkeypa
             monkeypatch.setattr(timeline, "_MOST_SPANS", 2)
             short = (await client.get("/contexts/c/turns/3/timeline")).json()["runs"]
     assert [len(run["spans"]) for run in short] == [2, 0, 0, 0]
-    assert [run["left_out"] for run in short] == [0, 1, 2, 2]
+    for name, counts in (("left_out", [0, 1, 2, 2]), ("marks_left_out", [0, 0, 1, 1])):
+        assert [run[name] for run in short] == counts
     assert [run["model_calls"] for run in short] == [1, 0, 1, 1]
     runs = found["runs"]
     outcomes = ["interrupted", "interrupted", "input_required", "completed"]

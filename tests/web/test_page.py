@@ -300,7 +300,7 @@ async def _look_at_it(page: Page) -> None:
     await tab.click(".panel-head a")
     await tab.click(".chat-tools a:has-text('Timeline')")
     await page.sees(".facts:has-text('1 model call · 0 tool calls')")
-    await page.sees("text=Not drawn: 1 more call.")
+    await page.sees("text=Not drawn: 1 more call and 1 more event.")
     await tab.click(".contexts a:has-text('many')")
     await tab.click("text=Show 200 more of 9,970 calls")
     await page.sees(".call >> nth=229")

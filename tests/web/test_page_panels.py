@@ -436,6 +436,7 @@ async def _draws_many_attempts(here: World) -> None:
     def many(found: Any) -> None:
         [run] = found["runs"]
         run["spans"] = [run["spans"][0] | {"attempts": 2} for _ in range(2_000)]
+        run |= {"left_out": 3, "marks_left_out": 1}
 
     await _faked(here, "/turns/1/timeline", many)
     await here.tab.evaluate(
@@ -445,3 +446,4 @@ async def _draws_many_attempts(here: World) -> None:
     await here.goes("#/c/a/timeline/1")
     await here.page.sees("svg.timeline .tries >> nth=1999")
     assert await here.tab.evaluate("window.parsed") < 500_000
+    await here.page.sees("text=Not drawn: 3 more calls and 1 more event.")

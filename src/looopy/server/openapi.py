@@ -191,6 +191,7 @@ def _schemas(limits: Limits) -> Json:
                 "spans": {"type": "array", "items": _ref("Span")},
                 "marks": {"type": "array", "items": _ref("Mark")},
                 "left_out": {**_NUMBER, "description": "Spans beyond the limit of a timeline."},
+                "marks_left_out": {**_NUMBER, "description": "Marks beyond it."},
                 "model_calls": {**_NUMBER, "description": "With those that are left out."},
             }
         ),

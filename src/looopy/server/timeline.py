@@ -52,8 +52,9 @@ async def timeline(
     """
     The runs that belong to *turn*, the oldest first, with their model calls, tool calls and marks.
 
-    A long turn is shown up to 50,000 events and 2,000 spans; `left_out` counts the other spans,
-    `model_calls` has all of their kind, and `complete` is false if events were left unread.
+    A long turn is shown up to 50,000 events, 2,000 spans and as many marks. `left_out` counts the
+    other spans, `marks_left_out` the other marks, and `model_calls` has all of their kind;
+    `complete` is false if events were left unread.
 
     Raises:
         Problem: 404; the context has no such turn.
@@ -237,6 +238,7 @@ class _Run:
             "spans": self._spans[:room],
             "marks": self._marks[:room],
             "left_out": max(0, len(self._spans) - room),
+            "marks_left_out": max(0, len(self._marks) - room),
             "model_calls": sum(span["kind"] == "model" for span in self._spans),
         }
 

@@ -150,8 +150,13 @@ export class Timeline {
 /** What the picture leaves out. @param {any[]} runs @param {boolean} complete */
 function missing(runs, complete) {
   const calls = leftOut(runs);
+  const marks = runs.reduce((sum, run) => sum + run.marks_left_out, 0);
+  const parts = [
+    calls ? counted(calls, "more call") : "",
+    marks ? counted(marks, "more event") : "",
+  ].filter(Boolean);
   return [
-    calls ? `Not drawn: ${counted(calls, "more call")}. ` : null,
+    parts.length ? `Not drawn: ${parts.join(" and ")}. ` : null,
     complete ? null : "This turn is very long: its end is not drawn.",
   ];
 }
