@@ -26,6 +26,16 @@ from looopy.server import AgentHost
 from looopy.testing import ScriptedProvider, text, tool_call
 
 AUTH = AuthContext("local")
+TOO_WIDE = """() => {
+    const places = ".side-scroll, .chat-tools, .scroller, .panel-body, .viewer-body, .composer";
+    const scrolled = ".scroll, .picture-scroll, pre";
+    const isWide = (one) => one.matches(places)
+        ? one.scrollWidth > one.clientWidth
+        : !one.parentElement.closest(scrolled) && one.getBoundingClientRect().right > innerWidth;
+    return [...document.querySelectorAll("body *")]
+        .filter((one) => one.checkVisibility() && isWide(one))
+        .map((one) => one.outerHTML.slice(0, 200));
+}"""
 
 
 class World:
@@ -447,3 +457,42 @@ async def _draws_many_attempts(here: World) -> None:
     await here.page.sees("svg.timeline .tries >> nth=1999")
     assert await here.tab.evaluate("window.parsed") < 500_000
     await here.page.sees("text=Not drawn: 3 more calls and 1 more event.")
+
+
+async def test_all_parts_of_the_page_fit_in_320_pixels(browser: Any, modules: Path) -> None:
+    """List, conversation, requests and panels, with words and names that have no end."""
+    long, at = "w" * 250, ".panel-body"
+    async with world(browser, modules) as here:
+        page, tab = here.page, here.tab
+        name = f"asks-{'n' * 90}"
+        await here.say(name, f"{long} `{long}`")
+        await here.stores.artifacts.save(name, f"{long}.json", {long: long}, description=long)
+        await tab.set_viewport_size({"width": 320, "height": 640})
+        for address, seen in (
+            ("", ".contexts a .title"),
+            (f"c/{name}", ".request >> nth=1"),
+            (f"c/{name}/timeline", f"{at} svg.timeline"),
+            (f"c/{name}/timeline/9", f"{at} .empty"),
+            (f"c/{name}/usage", f"{at} .tiles"),
+            (f"c/{name}/artifacts", f"{at} .artifacts li"),
+            (f"c/{name}/replay/1", f"{at} .again textarea"),
+            (f"c/{name}/replay/1/b", f"{at} .beside"),
+        ):
+            await here.goes(f"#/{address}")
+            await page.sees(seen)
+            assert await tab.evaluate(TOO_WIDE) == [], address
+            await page.is_accessible()
+        await here.goes(f"#/c/{name}/artifacts")
+        await tab.click(f"{at} .artifacts button >> nth=0")
+        await page.sees("dialog[open] code")
+        assert await tab.evaluate(TOO_WIDE) == []
+        await page.is_accessible()
+        await page.press("Escape")
+        await here.goes("#/c/runs")
+        await page.tab_to("#composer")
+        await page.say("Go.")
+        await page.sees(".composer .danger", ".call.running")
+        assert await tab.evaluate(TOO_WIDE) == []
+        await page.is_accessible()
+        here.let_go.set()
+        await page.sees(".chip.ready")
