@@ -120,7 +120,6 @@ async def world(browser: Any, modules: Path) -> AsyncIterator[World]:
         served_here(build, stores) as (url, host),
         opened(browser, url, modules) as page,
     ):
-        page.tab.set_default_timeout(15_000)
         made = World(url, page, host, stores, let_go)
         for name in ("a", "a", "b"):
             await made.say(name)
@@ -138,6 +137,7 @@ async def test_a_late_answer_changes_only_what_asked_for_it(browser: Any, module
         await _ends_with_its_replay(here)
         await _answers_in_a_replay(here)
         await _says_only_what_is_shown(here)
+        await _shows_each_version(here)
 
 
 async def _fills_no_other_panel(here: World) -> None:
@@ -271,26 +271,15 @@ async def _stays_in_a_growing_timeline(here: World) -> None:
     await tab.set_viewport_size({"width": 1160, "height": 800})
     await here.goes("#/c/runs/timeline/1")
     await here.page.sees(".panel tbody tr >> nth=199", "button:text-matches('Show all 2.. rows')")
-
-    async def is_read_again() -> None:
-        async with tab.expect_response(TIMELINE):  # it may have been asked for before
-            pass
-        async with tab.expect_response(TIMELINE):
-            pass
-
     await tab.eval_on_selector(".picture-scroll", "one => { one.scrollLeft = 20; }")
-    await tab.focus(".panel summary")
-    await here.page.press("Enter")
-    await is_read_again()
-    await here.page.sees(".panel details:not([open]) summary:focus")
-    assert await tab.eval_on_selector(".picture-scroll", "one => one.scrollLeft") == 20
-    await here.page.press("Enter")
     await tab.focus(".panel .fold > button")
     await here.page.press("Enter")
     await here.page.sees(".panel tbody tr:nth-child(201)")
-    await is_read_again()
-    await here.page.sees(".panel tbody tr:nth-child(201)")
+    for _ in range(2):  # the first may have been asked for before
+        await tab.wait_for_event("response", lambda one: TIMELINE.search(one.url))
     await here.page.sees("button:focus:text-is('Show the first 200 rows')")
+    await here.page.sees(".panel tbody tr:nth-child(201)")
+    assert await tab.eval_on_selector(".picture-scroll", "one => one.scrollLeft") == 20
     here.let_go.set()
     await here.page.sees(".chip.ready")
 
@@ -333,13 +322,6 @@ async def _goes_along_on_a_small_screen(here: World) -> None:
     await page.sees(".contexts a[href='#/c/a']:focus")
     await page.press("Enter")
     await page.sees(".chat-title:focus")
-
-
-async def test_an_artifact_is_shown_as_its_version_is(browser: Any, modules: Path) -> None:
-    """A version that comes late or not at all, of another type, or with hostile rows."""
-    async with world(browser, modules) as here:
-        await _shows_each_version(here)
-        await _shows_rows(here)
 
 
 async def _shows_each_version(here: World) -> None:
@@ -397,11 +379,13 @@ async def _shows_rows(here: World) -> None:
     await page.press("Escape")
 
 
-async def test_a_panel_of_thousands_says_what_it_leaves_out(browser: Any, modules: Path) -> None:
-    """Turns of a plot and of a table, and what a timeline does not draw; with readable costs."""
+async def test_what_is_long_is_cut_and_fits_in_320_pixels(browser: Any, modules: Path) -> None:
+    """Rows, columns, turns and calls by thousands, which it says; words that have no end."""
     async with world(browser, modules) as here:
+        await _shows_rows(here)
         await _plots_the_last_turns(here)
         await _draws_many_attempts(here)
+        await _fits_in_320_pixels(here)
 
 
 async def _faked(here: World, what: str, change: Callable[[Any], None]) -> None:
@@ -448,7 +432,7 @@ async def _draws_many_attempts(here: World) -> None:
         run["spans"] = [run["spans"][0] | {"attempts": 2} for _ in range(2_000)]
         run |= {"left_out": 3, "marks_left_out": 1}
 
-    await _faked(here, "/turns/1/timeline", many)
+    await _faked(here, "/contexts/a/turns/1/timeline", many)
     await here.tab.evaluate(
         "() => { const {parse} = Date; window.parsed = 0;"
         " Date.parse = (...all) => { window.parsed += 1; return parse(...all); }; }"
@@ -459,40 +443,39 @@ async def _draws_many_attempts(here: World) -> None:
     await here.page.sees("text=Not drawn: 3 more calls and 1 more event.")
 
 
-async def test_all_parts_of_the_page_fit_in_320_pixels(browser: Any, modules: Path) -> None:
+async def _fits_in_320_pixels(here: World) -> None:
     """List, conversation, requests and panels, with words and names that have no end."""
     long, at = "w" * 250, ".panel-body"
-    async with world(browser, modules) as here:
-        page, tab = here.page, here.tab
-        name = f"asks-{'n' * 90}"
-        await here.say(name, f"{long} `{long}`")
-        await here.stores.artifacts.save(name, f"{long}.json", {long: long}, description=long)
-        await tab.set_viewport_size({"width": 320, "height": 640})
-        for address, seen in (
-            ("", ".contexts a .title"),
-            (f"c/{name}", ".request >> nth=1"),
-            (f"c/{name}/timeline", f"{at} svg.timeline"),
-            (f"c/{name}/timeline/9", f"{at} .empty"),
-            (f"c/{name}/usage", f"{at} .tiles"),
-            (f"c/{name}/artifacts", f"{at} .artifacts li"),
-            (f"c/{name}/replay/1", f"{at} .again textarea"),
-            (f"c/{name}/replay/1/b", f"{at} .beside"),
-        ):
-            await here.goes(f"#/{address}")
-            await page.sees(seen)
-            assert await tab.evaluate(TOO_WIDE) == [], address
-            await page.is_accessible()
-        await here.goes(f"#/c/{name}/artifacts")
-        await tab.click(f"{at} .artifacts button >> nth=0")
-        await page.sees("dialog[open] code")
-        assert await tab.evaluate(TOO_WIDE) == []
+    page, tab = here.page, here.tab
+    name = f"asks-{'n' * 90}"
+    await here.say(name, f"{long} `{long}`")
+    await here.stores.artifacts.save(name, f"{long}.json", {long: long}, description=long)
+    await tab.set_viewport_size({"width": 320, "height": 640})
+    for address, seen in (
+        ("", ".contexts a .title"),
+        (f"c/{name}", ".request >> nth=1"),
+        (f"c/{name}/timeline", f"{at} svg.timeline"),
+        (f"c/{name}/timeline/9", f"{at} .empty"),
+        (f"c/{name}/usage", f"{at} .tiles"),
+        (f"c/{name}/artifacts", f"{at} .artifacts li"),
+        (f"c/{name}/replay/1", f"{at} .again textarea"),
+        (f"c/{name}/replay/1/b", f"{at} .beside"),
+    ):
+        await here.goes(f"#/{address}")
+        await page.sees(seen)
+        assert await tab.evaluate(TOO_WIDE) == [], address
         await page.is_accessible()
-        await page.press("Escape")
-        await here.goes("#/c/runs")
-        await page.tab_to("#composer")
-        await page.say("Go.")
-        await page.sees(".composer .danger", ".call.running")
-        assert await tab.evaluate(TOO_WIDE) == []
-        await page.is_accessible()
-        here.let_go.set()
-        await page.sees(".chip.ready")
+    await here.goes(f"#/c/{name}/artifacts")
+    await tab.click(f"{at} .artifacts button >> nth=0")
+    await page.sees("dialog[open] code")
+    assert await tab.evaluate(TOO_WIDE) == []
+    await page.is_accessible()
+    await page.press("Escape")
+    await here.goes("#/c/runs")
+    await page.tab_to("#composer")
+    await page.say("Go.")
+    await page.sees(".composer .danger", ".call.running")
+    assert await tab.evaluate(TOO_WIDE) == []
+    await page.is_accessible()
+    here.let_go.set()
+    await page.sees(".chip.ready")
