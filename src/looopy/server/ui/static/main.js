@@ -365,6 +365,7 @@ class App {
     const focused = document.activeElement;
     this.namePanel(turn, draw);
     this.passFocus(focused);
+    this.placeAlert();
     if (!conversation?.record || !panel) return;
     if (panel === "replay") return this.showReplay(conversation);
     try {
@@ -464,7 +465,15 @@ class App {
       {type: "button", class: "quiet small", onclick: () => this.problem(null)},
       "Dismiss",
     );
+    this.placeAlert();
     fill(this.alert, text ? [h("span", {}, text), close] : []);
+  }
+
+  /** Below the head of what is shown: on a small screen, a panel or the list hides the chat. */
+  placeAlert() {
+    const parts = [this.main, this.aside, this.sidebar.element];
+    const head = parts.find((one) => one.checkVisibility())?.firstElementChild;
+    if (head && head.nextElementSibling !== this.alert) head.after(this.alert);
   }
 }
 
