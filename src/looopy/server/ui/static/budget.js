@@ -47,7 +47,7 @@ function share(line) {
   return line.limit ? taken / line.limit : taken > 0 || line.limit === 0 ? 1 : 0;
 }
 
-/** @param {Line} line @param {number | null} value @param {boolean} [isWhole] */
+/** @param {Line} line @param {number | null} value @param {boolean} [isWhole] @returns {string} */
 function amount(line, value, isWhole = true) {
   if (value === null || (!isWhole && !value)) return "an unknown cost";
   if (!isWhole) return `${amount(line, value)} + unknown`;
