@@ -20,7 +20,7 @@ import {
 import {CallCard} from "./calls.js";
 import {announce, confirmed, fill, h, refill} from "./dom.js";
 import {markdown} from "./markdown.js";
-import {requestCard} from "./requests.js";
+import {Pending} from "./pending.js";
 import {
   compactCount,
   cost,
@@ -66,7 +66,7 @@ export class Chat {
     this.live = h("article", {class: "message assistant live", hidden: true});
     this.notice = h("p", {class: "notice", hidden: true});
     this.queued = h("div", {class: "queued"});
-    this.requests = h("div", {class: "requests"});
+    this.requests = new Pending((request, inputs) => this.answered(request, inputs));
     this.refused = h("div", {class: "refused", role: "alert"});
     this.after = h("div", {class: "after"});
     this.newest = h(
@@ -82,7 +82,7 @@ export class Chat {
       this.live,
       this.queued,
       this.notice,
-      this.requests,
+      this.requests.element,
       this.refused,
       this.after,
     );
@@ -99,13 +99,8 @@ export class Chat {
     sizes.observe(column);
     sizes.observe(this.element);
     this.drawing = 0;
-    this.waiting = "";
-    /** The requests, with what was typed into them. @type {Map<string, {is: string, card: HTMLElement}>} */
-    this.asked = new Map();
     /** An answer that the server did not take. @type {{request: any, error: Problem} | null} */
     this.untaken = null;
-    /** The field in which somebody typed, or null. @type {HTMLElement | null} */
-    this.typing = null;
     conversation.addEventListener("change", (event) =>
       this.take(/** @type {any} */ (event).detail),
     );
@@ -492,18 +487,9 @@ export class Chat {
     const act = (/** @type {() => Promise<void>} */ doing) => () =>
       doing().catch(this.actions.problem);
     if (!record) return;
-    const wanted = record.pending.map((/** @type {any} */ one) => one.request_id).join("\n");
-    if (wanted !== this.waiting || !wanted) {
-      this.waiting = wanted;
-      const active = /** @type {HTMLElement | null} */ (document.activeElement);
-      if (this.requests.contains(active)) this.typing = active;
-      const made = record.pending.map((/** @type {any} */ one) => this.requestOf(one));
-      fill(this.requests, made);
-      if (this.requests.contains(this.typing) && document.activeElement === document.body)
-        this.typing?.focus();
-      if (wanted) this.forget(wanted);
-      if (made.length) announce(`${record.pending[0].prompt || "The agent waits for you"}`);
-    }
+    const wanted = record.pending.length > 0;
+    if (this.requests.show(record.pending) && wanted)
+      announce(`${record.pending[0].prompt || "The agent waits for you"}`);
     this.newest.textContent = wanted ? "Waits for you ↓" : "Newest ↓";
     const parts = [];
     if (this.undoable && record.status !== "busy") {
@@ -536,23 +522,6 @@ export class Chat {
     }
     refill(this.after, parts);
     this.draw();
-  }
-
-  /** Keep nothing of answered requests. @param {string} wanted the ids of the others */
-  forget(wanted) {
-    this.typing = null;
-    const open = wanted.split("\n");
-    for (const id of this.asked.keys()) if (!open.includes(id)) this.asked.delete(id);
-  }
-
-  /** Its card: the one of before if another request was answered. @param {any} request */
-  requestOf(request) {
-    const is = pretty(request);
-    const known = this.asked.get(request.request_id);
-    if (known?.is === is && !known.card.querySelector("button:disabled")) return known.card;
-    const card = requestCard(request, (inputs) => this.answered(request, inputs));
-    this.asked.set(request.request_id, {is, card});
-    return card;
   }
 
   /** @param {any} request @param {Record<string, unknown>} inputs */

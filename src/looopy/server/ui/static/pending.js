@@ -19,10 +19,10 @@ export class Pending {
     this.typing = null;
   }
 
-  /** @param {any[]} requests that wait now */
+  /** @param {any[]} requests that wait now @returns {boolean} true if they are others than before */
   show(requests) {
     const ids = requests.map((one) => one.request_id);
-    if (ids.join("\n") === this.shown) return;
+    if (ids.join("\n") === this.shown) return false;
     this.shown = ids.join("\n");
     const active = /** @type {HTMLElement | null} */ (document.activeElement);
     if (this.element.contains(active)) this.typing = active;
@@ -32,9 +32,10 @@ export class Pending {
     );
     if (this.element.contains(this.typing) && document.activeElement === document.body)
       this.typing?.focus();
-    if (!ids.length) return; // they come again with the end of the turn, without those it answered
+    if (!ids.length) return true; // the others come again when the turn ends
     this.typing = null;
     for (const id of this.cards.keys()) if (!ids.includes(id)) this.cards.delete(id);
+    return true;
   }
 
   /** @param {any} request */
