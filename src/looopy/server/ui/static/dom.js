@@ -62,7 +62,7 @@ export function refill(parent, ...children) {
  * open, how far they are scrolled, and the focus.
  *
  * @param {HTMLElement} parent
- * @param {...(Child | Child[])} children
+ * @param {...(Child | Child[])} children new ones, or one that is there, in its place
  */
 export function renew(parent, ...children) {
   const opened = [...parent.querySelectorAll("details[open] > summary")];

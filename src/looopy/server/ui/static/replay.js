@@ -66,7 +66,7 @@ export class Replay {
   /** Say here what went wrong: the chat is hidden. @param {unknown} error */
   say(error) {
     if (error instanceof Problem && error.status === 401) return this.problem(error);
-    this.error.textContent = error instanceof Error ? error.message : String(error ?? "");
+    fill(this.error, error instanceof Error ? error.message : String(error ?? ""));
   }
 
   close() {
@@ -92,7 +92,7 @@ export class Replay {
   // --- answered from the log ---------------------------------------------------------------------
 
   async check() {
-    this.error.textContent = "";
+    fill(this.error);
     fill(this.verdict, h("p", {class: "faint"}, "Runs, answered from the log…"));
     const path = at(this.conversation.id, `/turns/${this.turn}/replay`);
     const found = await call("POST", path, {ignore: [...this.ignore]});
@@ -276,7 +276,7 @@ export class Replay {
 
   /** @param {any} request @param {Record<string, unknown>} inputs */
   async answered(request, inputs) {
-    this.error.textContent = "";
+    fill(this.error);
     this.untaken = null;
     try {
       await this.other?.answer(inputs);
