@@ -49,8 +49,9 @@ def started(tmp_path):
     started = []
 
     def start(fails="", hangs=""):
+        own = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
         environment = {
-            **os.environ,
+            **own,
             "PATH": f"{bin_folder}{os.pathsep}{os.environ['PATH']}",
             "TMPDIR": str(tmp_path),
             "TOLD": str(tmp_path / "told"),
