@@ -282,7 +282,7 @@ def _add_replay(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         description="Run a stored turn again without network and without effects: the model and the"
         " tools are answered from the log. Prints the first difference to the code of today.",
         epilog="The exit status is 0 if the turn is the same, 1 if something differs, and 2 for"
-        " wrong usage.",
+        " wrong usage or if there is no such turn.",
     )
     replay.add_argument("context_id", metavar="CONTEXT_ID")
     replay.add_argument("--turn", type=int, metavar="N", help="its number; by default the last one")

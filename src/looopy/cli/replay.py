@@ -1,7 +1,8 @@
 """
 `looopy replay`: run a stored turn again, answered from its log, or anew in a fork beside it.
 
-The status is 0 if the replay is the same turn, 1 if something differs, 2 for wrong usage.
+The status is 0 if the replay is the same turn, 1 if something differs, 2 for wrong usage
+or if there is no such turn.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from looopy.cli.factories import load_factory
 from looopy.cli.paths import default_url
 from looopy.cli.render import counted, json_line
 from looopy.cli.terminal import Terminal, one_line, safe_text
-from looopy.errors import ConfigurationError, ContextNotFound
+from looopy.errors import ConfigurationError, ValueRefused
 from looopy.replay import (
     Beside,
     Recording,
@@ -77,9 +78,8 @@ async def replay_turn(
         fork: Run the turn anew in a fork of this name instead; empty: any name.
 
     Raises:
-        ContextNotFound: There is no such conversation.
         ConfigurationError: The factory cannot be used, or the file exists.
-        ValueRefused: There is no such turn, or it cannot be replayed.
+        ValueRefused: There is no such conversation or turn, or it cannot be replayed.
     """
     terminal = Terminal(quiet_out=True)
     build = None if factory is None else load_factory(factory)
@@ -103,8 +103,8 @@ async def replay_turn(
 
 async def _recording(stores: Stores, context_id: str, turn: int | None) -> Recording:
     record = await stores.state.load(context_id)
-    if record is None:
-        raise ContextNotFound(f"there is no conversation {context_id!r}", context_id=context_id)
+    if record is None:  # no ContextNotFound: its status, 1, says that something differs
+        raise ValueRefused(f"there is no conversation {context_id!r}", path="/context_id")
     return await read_recording(stores, context_id, record.turn_count if turn is None else turn)
 
 
