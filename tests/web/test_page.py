@@ -125,6 +125,9 @@ async def _runs_again_beside(page: Page, served: Served) -> None:
         "all => all.map(row => [...row.querySelectorAll('mark')].map(one => one.textContent))",
     )
     assert marks[0] == ["Amora", "Lina"]
+    result = await page.tab.text_content(".piece.of-result .plain")
+    assert result is not None
+    assert result.endswith("\nbooked 3 nights")  # behind the arguments that a person gave
     kinds = await page.tab.eval_on_selector_all(
         ".row:not(.facts)", "all => all.map(row => row.classList[1]).join(' ')"
     )

@@ -411,7 +411,7 @@ function parts(entries, turns, ended) {
     const place = (/** @type {any} */ one) => order.indexOf(one.tool_call_id);
     for (const one of results.sort((a, b) => place(a) - place(b))) {
       const faint = one.is_error ? "failed" : "answers";
-      found.push({kind: "result", name: one.tool_name, text: textOf(one), faint});
+      found.push({kind: "result", name: one.tool_name, text: blocksIn(one), faint});
     }
     results = [];
   };
@@ -440,6 +440,13 @@ function parts(entries, turns, ended) {
   const last = turns[turns.length - 1];
   if (ended && last) found.push({kind: "end", name: "End", text: outcomeText(last)});
   return found;
+}
+
+/** The blocks of a result, each from a line of its own. @param {any} message */
+function blocksIn({content}) {
+  if (typeof content === "string") return content;
+  const texts = content.map((/** @type {any} */ one) => one.text).filter(Boolean);
+  return texts.join("\n");
 }
 
 /** The answer that is being written. @param {Conversation} other */
