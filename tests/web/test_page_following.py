@@ -179,7 +179,7 @@ async def _is_signed_in(world: World) -> None:
     link = f"{world.url}/ui#token={TOKEN}"
     for wrong in ("100%", "other", TOKEN + "%E2%80%A6"):
         await tab.evaluate("wrong => { location.hash = `#token=${wrong}`; }", wrong)
-        await world.page.sees(".login #token:focus")
+        await world.page.sees(".login #token:focus", ".error:has-text('does not know this token')")
         assert await tab.evaluate("location.href") == f"{world.url}/ui"
     await tab.fill("#token", TOKEN + "\u2026")
     await world.page.press("Enter")

@@ -56,6 +56,11 @@ export function setToken(token) {
   sessionStorage.setItem(KEPT, token.trim());
 }
 
+/** True if this tab has a token, which the server may refuse. */
+export function hasToken() {
+  return sessionStorage.getItem(KEPT) !== null;
+}
+
 /** @param {Record<string, string>} [more] @returns {Record<string, string>} */
 function headers(more = {}) {
   const token = sessionStorage.getItem(KEPT) ?? "";

@@ -6,7 +6,7 @@
  * `/at/POSITION` shows one message.
  */
 
-import {Problem, Unreachable, decoded, get, setToken, takeToken} from "./api.js";
+import {Problem, Unreachable, decoded, get, hasToken, setToken, takeToken} from "./api.js";
 import {readArtifacts} from "./artifacts.js";
 import {textOf} from "./blocks.js";
 import {Chat} from "./chat.js";
@@ -23,6 +23,7 @@ const TABS = /** @type {const} */ (["timeline", "artifacts", "usage"]);
 const PANELS = /** @type {const} */ ([...TABS, "replay"]);
 const TITLES = {timeline: "Timeline", artifacts: "Artifacts", usage: "Usage", replay: "Replay"};
 const LIVE_MS = 1000;
+const REFUSED = "The server does not know this token.";
 const RUNS = "A turn runs here. Stop it, then delete the conversation.";
 const ABSENT = "There is no conversation of this name. It begins with your first message.";
 
@@ -100,7 +101,7 @@ class App {
     document.querySelector(".skip")?.addEventListener("click", (event) => this.skip(event));
     takeToken();
     addEventListener("hashchange", () => this.moved());
-    if (!(await this.signedIn())) return this.login();
+    if (!(await this.signedIn())) return this.login(hasToken());
     fill(this.root, this.sidebar.element, this.main, this.aside);
     setInterval(() => this.tick(), LIVE_MS);
     this.route();
@@ -131,16 +132,16 @@ class App {
     }
   }
 
-  /** Ask for the token. */
-  login() {
+  /** Ask for the token. @param {boolean} [refused] the tab has one, which the server refused */
+  login(refused = false) {
     const input = h("input", {type: "password", id: "token", autocomplete: "off", required: true});
-    const said = h("p", {class: "error", role: "alert"});
+    const said = h("p", {class: "error", role: "alert"}, refused && REFUSED);
     const enter = async (/** @type {Event} */ event) => {
       event.preventDefault();
       setToken(input.value);
       if (await this.signedIn()) return location.reload();
       if (!input.isConnected) return this.login(); // the server was away
-      said.textContent = "The server does not know this token.";
+      fill(said, REFUSED);
       input.select();
     };
     fill(
@@ -455,7 +456,7 @@ class App {
   /** Say what went wrong, or nothing any more. @param {unknown} error */
   problem(error) {
     if (error instanceof Problem && error.status === 401)
-      return this.main.isConnected ? void this.login() : undefined;
+      return this.main.isConnected ? void this.login(hasToken()) : undefined;
     if (error instanceof Unreachable && this.lost) return announce(error.message);
     this.told = error;
     const text = error instanceof Error ? error.message : "";
