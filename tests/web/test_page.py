@@ -173,6 +173,7 @@ async def _is_killed_twice(page: Page, served: Served) -> None:
     await page.sees(".queued .bubble:has-text('Hurry.')")
     served.hold.unlink()
     await page.sees(".turn-end.completed >> nth=1", ".message:has-text('read all of it')")
+    await page.sees(".turn-end.interrupted:has-text(': its process ended; turn ')")
     await page.sees(".log .bubble:has-text('Hurry.')")
     assert not await page.tab.is_visible(".queued .bubble")
     await page.sees(".chip.ready")

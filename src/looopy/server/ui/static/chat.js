@@ -453,6 +453,8 @@ export class Chat {
       if (turn.turn < record.turn_count) return "waited for the budget, and was not continued";
       return `waits for ${budgetText(record.waits_for_limit)}`;
     }
+    if (turn.outcome === "interrupted" && goesOn)
+      return `its process ended; turn ${next.turn} continued it`;
     const asked = ["input_required", "auth_required"].includes(turn.outcome);
     return asked && goesOn ? "asked, and was answered" : outcomeText(turn);
   }
