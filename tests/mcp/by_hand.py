@@ -1,5 +1,5 @@
 """
-MCP servers of 2025 that speak JSON by hand: liars, and one that dies.
+MCP servers of 2025 that speak JSON by hand: liars, one that dies, and one that refuses.
 
 Run as a script over standard input and output: `by_hand.py liar`.
 """
@@ -47,6 +47,11 @@ MORTAL = [
     {"name": "die_once", "inputSchema": OBJECT, "annotations": {"readOnlyHint": True}},
     {"name": "count", "inputSchema": OBJECT, "annotations": {"idempotentHint": True}},
 ]
+REFUSING = [
+    {"name": "refuse", "inputSchema": OBJECT},
+    {"name": "refuse_reading", "inputSchema": OBJECT, "annotations": {"readOnlyHint": True}},
+    {"name": "wait", "inputSchema": OBJECT},
+]
 COUNT = itertools.count(1)
 
 
@@ -61,12 +66,32 @@ def be_mortal(name: str) -> str:
     os._exit(3)
 
 
+def refuse(message: Any, waiting: list[Any]) -> bool:
+    """Answer a call with the error in `WORKSHOP_ERROR`; after it, answer each call that waits."""
+    if message["method"] != "tools/call":
+        return False
+    name, number = message["params"]["name"], message["id"]
+    with Path(os.environ["WORKSHOP_NOTES"]).open("a") as file:
+        file.write(f"{name} {os.getpid()}\n")
+    if name == "wait":
+        waiting.append(number)
+        return True
+    replies = [{"id": number, "error": json.loads(os.environ["WORKSHOP_ERROR"])}]
+    content = [{"type": "text", "text": "waited"}]
+    replies += [{"id": one, "result": {"content": content}} for one in waiting]
+    waiting.clear()
+    for one in replies:
+        print(json.dumps({"jsonrpc": "2.0", **one}), flush=True)
+    return True
+
+
 def by_hand(behaviour: str) -> None:
     """A server of 2025 that does as *behaviour* says."""
+    waiting: list[Any] = []
     for line in sys.stdin:
         message = json.loads(line)
         method, number = message.get("method"), message.get("id")
-        if number is None:
+        if number is None or (behaviour == "refuses" and refuse(message, waiting)):
             continue
         reply: dict[str, Any] = {"result": {}}
         if method == "initialize":
@@ -86,7 +111,7 @@ def by_hand(behaviour: str) -> None:
                 "serverInfo": info,
             }
         elif method == "tools/list":
-            tools = MORTAL if behaviour == "mortal" else LIES
+            tools = {"mortal": MORTAL, "refuses": REFUSING}.get(behaviour, LIES)
             if behaviour == "many":
                 tools = [{"name": f"t{i}", "inputSchema": OBJECT} for i in range(5000)]
             if behaviour == "list is none":

@@ -19,17 +19,15 @@ from looopy.errors import SignInFailed, ToolServerError
 from looopy.tools.sources.mcp.dialogue import MAX_QUESTIONS, Question
 from looopy.tools.sources.mcp.target import Target
 from looopy.tools.sources.mcp.transports import (
-    HTTP_ERROR,
-    HTTP_REFUSED,
-    SIGN_IN_FAILED,
+    CONNECTION_CLOSED,
     CredentialsNow,
+    Failure,
     HttpFailure,
     Watch,
     open_streams,
 )
 from mcp import Client, MCPError, types
 
-CONNECTION_CLOSED = -32000  # as the SDK numbers it; JSON-RPC leaves it to implementations
 _MAX_PAGES = 100
 _MAX_LISTED = 1000  # resources, and prompts
 
@@ -218,43 +216,53 @@ def is_forgotten(error: BaseException) -> bool:
 
 def failure_of(error: BaseException, target: Target, redactor: Redactor) -> ToolServerError:
     """The `ToolServerError` for *error* of a request that was sent; shows no secret."""
-    kind = ToolServerError
-    match error:
-        case MCPError() | HttpFailure() if error.code == SIGN_IN_FAILED:
-            text, known, kind = str(error), True, SignInFailed
-        case MCPError() if error.code == CONNECTION_CLOSED:
-            text, known = "ended, or closed the connection", False
-        case MCPError() if error.code in (HTTP_ERROR, HTTP_REFUSED):
-            text, known = error.message, error.code == HTTP_REFUSED
-        case HttpFailure():
-            text, known = str(error), error.code == HTTP_REFUSED
-        case MCPError():
-            text, known = f"answered with an error: {error.message} ({error.code})", True
-        case ValidationError():
-            text, known = "answered with something that is no answer of MCP", False
-        case TimeoutError():
-            text, known = "did not answer in time", False
-        case _:
-            text, known = f"failed: {str(error) or type(error).__name__}", False
+    known, kind = False, ToolServerError
+    if (failure := _failure_in(error)) is not None:
+        text, known = failure.text, failure.known
+        kind = SignInFailed if failure.sign_in else kind
+    elif _is_closed(error):
+        text = "ended, or closed the connection"
+    elif isinstance(error, MCPError):
+        text, known = f"answered with an error: {error.message} ({error.code})", True
+    elif isinstance(error, ValidationError):
+        text = "answered with something that is no answer of MCP"
+    elif isinstance(error, TimeoutError):
+        text = "did not answer in time"
+    else:
+        text = f"failed: {str(error) or type(error).__name__}"
     text = redactor.text(f"{target.where} {text}")
     return kind(text, server=target.name, outcome_known=known)
 
 
 def is_sign_in(error: BaseException) -> bool:
     """True if *error* means that the user is not signed in, and cannot be."""
-    return isinstance(error, (MCPError, HttpFailure)) and error.code == SIGN_IN_FAILED
+    failure = _failure_in(error)
+    return failure is not None and failure.sign_in
 
 
 def is_gone(error: BaseException) -> bool:
     """True if *error* means that the connection is over."""
-    closed = isinstance(error, MCPError) and error.code == CONNECTION_CLOSED
-    return closed or is_unknown_session(error)
+    return _is_closed(error) or is_unknown_session(error)
 
 
 def is_unknown_session(error: BaseException) -> bool:
     """True if a server over HTTP has forgotten the connection, and has not read the call."""
+    failure = _failure_in(error)
+    return failure is not None and failure.forgotten
+
+
+def _failure_in(error: BaseException) -> Failure | None:
+    if isinstance(error, HttpFailure):
+        return error.failure
+    data = error.data if isinstance(error, MCPError) else None
+    return data if isinstance(data, Failure) else None
+
+
+def _is_closed(error: BaseException) -> bool:
+    """True if the SDK made *error* because the connection has ended."""
+    # One of the server with this code has a `Failure`.
     return (
         isinstance(error, MCPError)
-        and error.code == types.INVALID_REQUEST
-        and error.message == "Session terminated"  # the SDK's text for 404
+        and error.code == CONNECTION_CLOSED
+        and _failure_in(error) is None
     )

@@ -4,6 +4,10 @@ Filters a server's messages before the SDK reads them.
 An entry that is not a tool is removed from a list of tools, so that it does not cost the others. An
 answer over HTTP is read up to a limit. A failing connection becomes an answer to one request, and
 does not end all of them. With `sdk.py`, the only file that imports the official SDK.
+
+The code of an error does not say who made it: the SDK and the servers use the same numbers. So this
+file puts a `Failure` into the error's data where the transport knows more than the code; no server
+can send one.
 """
 
 from __future__ import annotations
@@ -13,8 +17,9 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, TextIO, cast
 
@@ -33,14 +38,48 @@ from looopy.tools.sources.mcp.sign_in import Fence, SignInError
 from looopy.tools.sources.mcp.target import Target
 from mcp import StdioServerParameters, types
 
-HTTP_ERROR = -32098
-HTTP_REFUSED = -32099  # the server did not process the request
-SIGN_IN_FAILED = -32097
+CONNECTION_CLOSED = types.CONNECTION_CLOSED  # also of servers: JSON-RPC leaves it to them
 _TAIL_BYTES = 2000
 _PROBE_LINES = 8
 _READ_TIMEOUT_S = 24 * 3600.0  # of HTTP: calls have their own timeouts
 CredentialsNow = Callable[[], Credentials]
 _PROBE_S = 3.0  # for the first event of a server of the old transport
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """
+    The outcome of a request, as the transport knows it.
+
+    Attributes:
+        text: What the server did, such as "answered with HTTP 500".
+        known: The server has not run the call, or has answered it.
+        sign_in: The user is not signed in, and cannot be.
+        forgotten: The server has forgotten the connection, and has not read the call.
+    """
+
+    text: str
+    known: bool = False
+    sign_in: bool = False
+    forgotten: bool = False
+
+
+@dataclass(slots=True)
+class _Exchange:
+    """
+    One HTTP request of the SDK.
+
+    Attributes:
+        failure: Its outcome, if the server's answer does not say it.
+        over: True once the answer's events have ended.
+    """
+
+    failure: Failure | None = None
+    over: bool = False
+
+
+# Set in the SDK's task of a request; each message that the SDK reads brings its task's context.
+_exchange: ContextVar[_Exchange | None] = ContextVar("looopy_mcp_exchange", default=None)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -178,9 +217,9 @@ class _Tail(asyncio.Protocol):
 class HttpFailure(Exception):
     """The old SSE transport has no answer to its requests: a failure ends the connection."""
 
-    def __init__(self, code: int, text: str) -> None:
-        super().__init__(text)
-        self.code = code
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.text)
+        self.failure = failure
 
 
 class _HttpClient(httpx2.AsyncClient):
@@ -197,6 +236,8 @@ class _HttpClient(httpx2.AsyncClient):
         self._raises = raises
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
+        exchange = _Exchange()
+        _exchange.set(exchange)
         now = self._now()
         request.headers.update(now.headers or {})
         if now.auth is not None:
@@ -206,42 +247,70 @@ class _HttpClient(httpx2.AsyncClient):
             if response.status_code == 401 and (now.auth is not None or now.headers is not None):
                 await response.aclose()
                 to = "after the sign-in" if now.auth is not None else "to the headers of this turn"
-                response = _not_signed_in(request, f"it answered with HTTP 401 {to}")
-            response = await self._bounded(request, response)
+                raise SignInError(f"it answered with HTTP 401 {to}")  # noqa: TRY301 - as from auth
+            response = await self._bounded(request, response, exchange)
         except SignInError as error:
-            response = _not_signed_in(request, str(error))
+            failure = Failure(f"did not let the user sign in: {error}", known=True, sign_in=True)
+            response = _refusal(request, 401, exchange, failure)
         except httpx2.HTTPError as error:
             said = str(error) or type(error).__name__
             unsent = isinstance(error, (httpx2.ConnectError, httpx2.ConnectTimeout))
-            response = _refusal(request, 502, f"cannot be reached: {said}", refused=unsent)
+            failure = Failure(f"cannot be reached: {said}", known=unsent)
+            response = _refusal(request, 502, exchange, failure)
         if self._raises and response.status_code >= 400:
             self._watch.lost()
-            said = json.loads(response.content)["error"]
-            raise HttpFailure(said["code"], said["message"])
+            raise HttpFailure(exchange.failure or _said(json.loads(response.content)["error"]))
         return response
 
-    async def _bounded(self, request: httpx2.Request, response: httpx2.Response) -> httpx2.Response:
+    async def _bounded(
+        self, request: httpx2.Request, response: httpx2.Response, exchange: _Exchange
+    ) -> httpx2.Response:
         """*response*, read unless it is a stream; an error without a text gets one."""
         kind = response.headers.get("content-type", "").lower()
         failed = response.status_code >= 400
         if not failed and not kind.startswith("application/json"):
+            if kind.startswith("text/event-stream"):
+                response.stream = _Followed(response.stream, exchange)
+            elif response.is_success:  # a call may have run
+                exchange.failure = Failure("answered with something that is no answer of MCP")
             return response
         body = b""
         async for chunk in response.aiter_bytes():
             body += chunk
             if len(body) > self._max_bytes:
                 await response.aclose()
-                return _refusal(request, 502, f"answered with more than {self._max_bytes:,} bytes")
+                failure = Failure(f"answered with more than {self._max_bytes:,} bytes")
+                return _refusal(request, 502, exchange, failure)
         if response.status_code == 404 and "mcp-session-id" in request.headers:
-            return httpx2.Response(404, request=request)  # the SDK reports it
+            exchange.failure = Failure("has forgotten the connection", forgotten=True)
+            return httpx2.Response(404, request=request)
         if failed and not (kind.startswith("application/json") and _is_rpc_error(body)):
             status = response.status_code
             reason = f"HTTP {status} {response.reason_phrase}".strip()
-            return _refusal(request, status, f"answered with {reason}", refused=status < 500)
+            failure = Failure(f"answered with {reason}", known=status < 500)
+            return _refusal(request, status, exchange, failure)
         kept = {"content-type": kind}
         if session := response.headers.get("mcp-session-id"):
             kept["mcp-session-id"] = session
         return httpx2.Response(response.status_code, headers=kept, content=body, request=request)
+
+
+class _Followed(httpx2.AsyncByteStream):
+    """The events of an answer; notes their end."""
+
+    def __init__(self, stream: Any, exchange: _Exchange) -> None:
+        self._stream = stream
+        self._exchange = exchange
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        try:
+            async for chunk in self._stream:
+                yield chunk
+        finally:
+            self._exchange.over = True
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
 
 
 def _is_rpc_error(body: bytes) -> bool:
@@ -252,23 +321,31 @@ def _is_rpc_error(body: bytes) -> bool:
         return False
 
 
-def _not_signed_in(request: httpx2.Request, why: str) -> httpx2.Response:
-    text = f"did not let the user sign in: {why}"
-    return _refusal(request, 401, text, code=SIGN_IN_FAILED)
-
-
 def _refusal(
-    request: httpx2.Request,
-    status: int,
-    text: str,
-    *,
-    refused: bool = False,
-    code: int = HTTP_ERROR,
+    request: httpx2.Request, status: int, exchange: _Exchange, failure: Failure
 ) -> httpx2.Response:
-    error = {"code": HTTP_REFUSED if refused else code, "message": text}
+    exchange.failure = failure
+    error = {"code": types.INTERNAL_ERROR, "message": failure.text}
     return httpx2.Response(
         status, json={"jsonrpc": "2.0", "id": None, "error": error}, request=request
     )
+
+
+def _said(error: Mapping[str, Any]) -> Failure:
+    """The outcome of a call that the server answered with *error*."""
+    return Failure(f"answered with an error: {error['message']} ({error['code']})", known=True)
+
+
+def _outcome(error: types.ErrorData, exchange: _Exchange | None) -> Failure | None:
+    """The outcome of a request with *error*, where its code does not tell whose it is."""
+    if exchange is not None and exchange.failure is not None:
+        return exchange.failure
+    if error.code != CONNECTION_CLOSED:
+        return None
+    # The SDK answers a request with this code once its stream is over, or has too large an event.
+    if exchange is not None and (exchange.over or error.message.startswith("SSE stream failed: ")):
+        return Failure("broke its answer off")
+    return _said({"message": error.message, "code": error.code})
 
 
 class _Reading(ObjectReceiveStream[Any]):
@@ -294,10 +371,16 @@ class _Reading(ObjectReceiveStream[Any]):
         await self._stream.aclose()
 
     def _read(self, item: Any) -> Any:
-        if isinstance(item, SessionMessage) and isinstance(item.message, types.JSONRPCResponse):
-            tools = item.message.result.get("tools")
+        message = item.message if isinstance(item, SessionMessage) else None
+        if isinstance(message, types.JSONRPCResponse):
+            tools = message.result.get("tools")
             if isinstance(tools, list):
-                item.message.result["tools"] = self._tools(tools)
+                message.result["tools"] = self._tools(tools)
+        elif isinstance(message, types.JSONRPCError):
+            context = self.last_context
+            exchange = None if context is None else context.get(_exchange)
+            if (outcome := _outcome(message.error, exchange)) is not None:
+                message.error.data = outcome
         return item
 
     def _tools(self, tools: list[Any]) -> list[Any]:
