@@ -24,14 +24,9 @@ PINS = PROJECT["tool"]["uv"]["constraint-dependencies"]
 
 # What another Python may change; databases and migrations are the same under each.
 OF_PYTHON = ("tests/unit", "tests/agent/turns/test_turns.py")
-# The other tests of tests/migrations take as long as all of these together.
 SHORT = (
     "tests/unit",
-    "tests/migrations/test_fresh.py",
-    "tests/migrations/test_meta.py",
-    "tests/migrations/test_postgres.py",
-    "tests/migrations/test_shared.py",
-    "tests/migrations/test_sqlite.py",
+    "tests/migrations",
     "tests/contract/every_store/test_state.py",
     "tests/agent/turns/test_turns.py",
 )

@@ -1,7 +1,7 @@
 """
 Kill a process that migrates a database, start two at once, and see what is left (T18).
 
-A run takes one step of the schema up or down, with the rows that an earlier version wrote, and
+A run takes one step of the schema up or down, the made-up second one with rows in every table, and
 kills the process before one of its statements, around its commit or the copying of the file, or at
 any moment. The database is then as it was before the step or as it is after it, value by value and
 constraint by constraint, and running the step again brings it to its end. Two starters on one old
@@ -11,7 +11,6 @@ database both go on, and it was migrated once.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import os
 import random
 import secrets
@@ -31,14 +30,17 @@ from sqlalchemy import Engine, event
 from sqlalchemy.util import await_only
 from tests.campaign.databases import DRIVERS, postgres
 from tests.campaign.trial import Tally, Trial
-from tests.fixtures import frozen
+from tests.migrations import databases
+from tests.migrations.second import SECOND, first_head, second_migration
 from tests.postgres import as_driver, ask
 
 from looopy.stores import open_stores
 from looopy.stores.sql import migrate, tables  # noqa: F401 - as above
 from looopy.stores.sql.postgres import migrate as pg_migrate  # noqa: F401 - as above
 from looopy.stores.sql.sqlite import migrate as sqlite_migrate
+from looopy.stores.sql.statements import HEAD
 from looopy.testing.children import fork, run, wait
+from looopy.testing.contracts.erasure import a_whole_context
 
 _ENGINES = ("sqlite", "postgresql")
 _ANY_TIME = 0.25  # of the kills, at no particular place
@@ -47,7 +49,7 @@ _TAIL = 600  # characters of what a child said at its end
 
 @dataclass
 class Step:
-    """One migration from one revision to the next, up or down; `None` is no schema at all."""
+    """A migration from one revision to another; `None` is no schema at all."""
 
     start: str | None
     action: str
@@ -62,16 +64,12 @@ class Step:
         return f"{self.action} from {self.start or 'nothing'} to {self.target}"
 
 
-def _steps() -> list[Step]:
-    config = migrate._config(Path("none.db"))
-    revisions = [None, *sorted(migrate._known(config))]
-    found = []
-    for lower, upper in itertools.pairwise(revisions):
-        assert upper is not None
-        found.append(Step(lower, "upgrade", upper))
-        found.append(Step(upper, "downgrade", lower or "base"))
-    found.append(Step(None, "upgrade", "head"))
-    return found
+_STEPS = (
+    (None, "upgrade", HEAD),
+    (HEAD, "upgrade", SECOND),
+    (SECOND, "downgrade", HEAD),
+    (HEAD, "downgrade", "base"),
+)
 
 
 # --- databases to be broken ---
@@ -120,12 +118,11 @@ def _server() -> str:
 
 
 def _seen(url: str) -> tuple[object, object]:
-    return frozen.dump(url), frozen.described(url)
+    return databases.dump(url), databases.described(url)
 
 
 def _revision(url: str) -> str | None:
-    there = frozen.dump(url)
-    found = there.get("looopy_version") or there.get("alembic_version")
+    found = databases.dump(url).get("looopy_version")
     return found[0]["version_num"] if found else None
 
 
@@ -179,7 +176,8 @@ def _prepare(place: Place, step: Step) -> None:
     log = place.folder / "prepare.log"
     url = place.new()
     if step.start is not None:
-        frozen.load(max(r for r in frozen.REVISIONS if r <= step.start), url)
+        run(partial(migrate.upgrade, url, HEAD), log)
+        run(partial(_fill, url), log)
         run(partial(migrate.upgrade, url, step.start), log)
     step.begun, step.before = url, _seen(url)
     done = place.new(url)
@@ -200,15 +198,16 @@ def _kill(engine: str, count: int, seed: int, *, careless: bool = False) -> Tall
     tally = Tally(f"kill a migration, {engine}")
     place = Place(engine, Path(tempfile.mkdtemp(prefix="looopy-m-")))
     try:
-        steps = _steps()
-        for step in steps:
-            _prepare(place, step)
-        for number in range(count):
-            chance = random.Random(seed + number)
-            killed, found = _one_kill(place, steps, chance, careless=careless)
-            tally.runs += killed
-            tally.missed += not killed
-            tally.violations += [f"seed {seed + number}: {problem}" for problem in found]
+        with second_migration(place.folder):
+            steps = [Step(*step) for step in _STEPS]
+            for step in steps:
+                _prepare(place, step)
+            for number in range(count):
+                chance = random.Random(seed + number)
+                killed, found = _one_kill(place, steps, chance, careless=careless)
+                tally.runs += killed
+                tally.missed += not killed
+                tally.violations += [f"seed {seed + number}: {problem}" for problem in found]
     finally:
         place.close()
     return tally
@@ -268,17 +267,15 @@ def _start_at_once(engine: str, count: int, seed: int) -> Tally:
     tally = Tally(f"start two at once, {engine}")
     place = Place(engine, Path(tempfile.mkdtemp(prefix="looopy-m-")))
     try:
-        ups = [
-            Step(start, "upgrade", "head")
-            for start in (None, *(r for r in frozen.REVISIONS if r != migrate.HEAD))
-        ]
-        for step in ups:
-            _prepare(place, step)
-        for number in range(count):
-            step = random.Random(seed + number).choice(ups)
-            found = _one_start(place, step)
-            tally.runs += 1
-            tally.violations += [f"seed {seed + number}: {step}: {problem}" for problem in found]
+        with second_migration(place.folder):
+            ups = [Step(start, "upgrade", SECOND) for start in (None, HEAD)]
+            for step in ups:
+                _prepare(place, step)
+            for number in range(count):
+                step = random.Random(seed + number).choice(ups)
+                found = _one_start(place, step)
+                tally.runs += 1
+                tally.violations += [f"seed {seed + number}: {step}: {one}" for one in found]
     finally:
         place.close()
     return tally
@@ -303,6 +300,17 @@ def _one_start(place: Place, step: Step) -> list[str]:
     finally:
         os.close(ready)
         place.drop(url)
+
+
+def _fill(url: str) -> None:
+    """Rows in every table, by the stores of the first schema: the head may be another by now."""
+
+    async def fill() -> None:
+        async with open_stores(url) as stores:
+            await a_whole_context(stores)
+
+    with first_head():
+        asyncio.run(fill())
 
 
 def _open(url: str, ready: int, go: int) -> None:

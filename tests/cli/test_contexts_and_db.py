@@ -167,7 +167,7 @@ async def test_looking_never_makes_a_database(looopy, args):
 async def test_looking_never_migrates_a_database(looopy):
     """A schema that is not the newest is left as it is, with the command to run."""
     await looopy("db", "upgrade")
-    await looopy("db", "downgrade", "base")
+    await looopy("db", "downgrade", "base", "--yes")
     ended = await looopy("contexts", "list")
     assert ended.status == 2
     assert "looopy db upgrade" in ended.err
@@ -259,7 +259,21 @@ async def test_a_schema_goes_up_and_down_and_is_checked(looopy):
     assert not looopy.database.exists()
     assert f"is now {HEAD}" in (await looopy("db", "upgrade")).out
     assert (await looopy("db", "check")).status == 0
-    assert "is now nothing" in (await looopy("db", "downgrade", "base")).out
+    assert "is now nothing" in (await looopy("db", "downgrade", "base", "--yes")).out
+
+
+async def test_dropping_all_tables_is_agreed_to_first(looopy):
+    """By --yes or at a terminal; nobody there, or no, and every conversation stays."""
+    await looopy("chat", "ada", "--message", "one")
+    ended = await looopy("db", "downgrade", "base")
+    assert (ended.status, "pass --yes" in ended.err) == (2, True)
+    for pressed, status in (("n\r", 1), ("y\r", 0)):
+        assert (await looopy("contexts", "list")).out.startswith("ada  ready")
+        session = await looopy.at_terminal("db", "downgrade", "base")
+        await session.see("with all conversations? [y/N] ")
+        session.press(pressed)
+        assert await session.status() == status
+    assert (await looopy("db", "check")).status == 1
 
 
 async def test_a_newer_schema_is_not_touched(looopy):
@@ -268,7 +282,7 @@ async def test_a_newer_schema_is_not_touched(looopy):
     with sqlite3.connect(looopy.database) as database:
         database.execute("UPDATE looopy_version SET version_num = '9999'")
     database.close()
-    for args in (["upgrade"], ["downgrade", "base"]):
+    for args in (["upgrade"], ["downgrade", "base", "--yes"]):
         ended = await looopy("db", *args)
         assert ended.status == 2
         assert "upgrade looopy" in ended.err
@@ -280,7 +294,7 @@ async def test_a_newer_schema_is_not_touched(looopy):
 async def test_an_unknown_revision_is_refused(looopy):
     """In one line, without a traceback."""
     await looopy("db", "upgrade")
-    ended = await looopy("db", "downgrade", "nonsense")
+    ended = await looopy("db", "downgrade", "nonsense", "--yes")
     assert ended.status == 2
     assert len(ended.err.splitlines()) == 1
 
@@ -300,7 +314,7 @@ async def test_backups_are_listed_and_removed(looopy):
     """What migrations left beside the file, and nothing else that lies there."""
     assert (await looopy("db", "backups")).out.startswith("There are no backups of ")
     await looopy("chat", "--message", "one")
-    await looopy("db", "downgrade", "base")
+    await looopy("db", "downgrade", "base", "--yes")
     copy = looopy.database.with_name(f"{looopy.database.name}.before-leaving-{HEAD}")
     other = looopy.database.with_name(f"{looopy.database.name}.mine")
     other.write_text("kept")

@@ -13,12 +13,14 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import create_engine
+from tests.migrations.second import SECOND, second_migration
 from tests.postgres import as_driver, ask
 
 from looopy.errors import ConfigurationError, SchemaOutOfDate, StoreUnavailable
 from looopy.stores import open_stores
 from looopy.stores.sql import migrate, revision
 from looopy.stores.sql.postgres import migrate as pg_migrate
+from looopy.stores.sql.statements import HEAD
 from looopy.stores.sql.tables import metadata
 from looopy.testing.contracts.turns import CONTEXT, a_turn, answer, user
 
@@ -194,11 +196,11 @@ _QUEUED = (
 )
 
 
-async def test_a_migration_behind_a_reader_lets_the_others_pass(url):
+async def test_a_migration_behind_a_reader_lets_the_others_pass(url, tmp_path):
     """It waits in front of them for two seconds and comes again, until the reader is done."""
     plain = _plain(url)
-    await asyncio.to_thread(migrate.upgrade, url, "0002")
-    with psycopg.connect(plain) as reader:
+    await asyncio.to_thread(migrate.upgrade, url)
+    with second_migration(tmp_path), psycopg.connect(plain) as reader:
         reader.execute("SELECT count(*) FROM looopy_contexts")
         migrating = asyncio.create_task(asyncio.to_thread(migrate.upgrade, url))
         while not (migrating.done() or ask(plain, _QUEUED)):  # noqa: ASYNC110 - in the server
@@ -207,8 +209,9 @@ async def test_a_migration_behind_a_reader_lets_the_others_pass(url):
         with psycopg.connect(plain, options="-c lock_timeout=10s", autocommit=True) as other:
             assert await asyncio.to_thread(_count, other) == 0
         assert not migrating.done()
-    await migrating
-    assert await asyncio.to_thread(migrate.check, url) == (migrate.HEAD, migrate.HEAD)
+        reader.rollback()
+        await migrating
+        assert await asyncio.to_thread(migrate.check, url) == (SECOND, SECOND)
 
 
 def _count(connection):
@@ -216,18 +219,17 @@ def _count(connection):
     return count
 
 
-def test_a_migration_gives_up_when_somebody_never_ends(url, monkeypatch):
+def test_a_migration_gives_up_when_somebody_never_ends(url, monkeypatch, tmp_path):
     """It says who stands in the way, and nothing is changed; `secure` does the same."""
     monkeypatch.setattr(pg_migrate, "PATIENCE_S", 0.1)
     monkeypatch.setattr(pg_migrate, "STANDSTILL_S", 0.05)
-    migrate.upgrade(url, "0002")
-    with psycopg.connect(_plain(url)) as reader:
+    migrate.upgrade(url)
+    with second_migration(tmp_path), psycopg.connect(_plain(url)) as reader:
         reader.execute("SELECT count(*) FROM looopy_messages")
         with pytest.raises(StoreUnavailable, match="nothing was changed") as refused:
             migrate.upgrade(url)
         assert f"server processes {reader.info.backend_pid})" in str(refused.value)
-        assert migrate.check(url) == ("0002", migrate.HEAD)
-    migrate.upgrade(url)
+        assert migrate.check(url) == (HEAD, SECOND)
     role = f"looopy_{secrets.token_hex(6)}"
     ask(_plain(url), f"CREATE ROLE {role}")
     with psycopg.connect(_plain(url)) as reader:
@@ -266,6 +268,7 @@ import asyncpg, alembic.command, sqlalchemy.ext.asyncio
 from sqlalchemy import Engine, event
 from looopy.stores.sql import migrate, tables
 from looopy.stores.sql.postgres import migrate as pg_migrate
+from looopy.stores.sql.statements import HEAD
 
 def migrate_until(left):
     @event.listens_for(Engine, "before_cursor_execute")

@@ -216,16 +216,16 @@ MUTANTS = [
     mutant(
         "rows-outlive-their-context",
         "whoever is given the number of a deleted context has its history",
-        "migrations.versions.0003_a_mark_of_each_write:_under_numbers",
-        "for rows, _ in _ROWS.values()",
-        'for rows in ("looopy_turn_rows", "looopy_event_rows")',
+        "migrations.versions.0001_initial:_make_rows_under_numbers",
+        "{' '.join(deletes)}",
+        "{' '.join(deletes[::2])}",
         f"{_IN_FILE}::test_the_rows_of_a_context_go_with_it",
         f"{_IN_FILE}::test_who_is_given_the_number_of_a_deleted_context_finds_nothing",
     ),
     mutant(
         "numbers-without-end",
         "the message after the last place is one of the context with the next number",
-        "migrations.versions.0003_a_mark_of_each_write:_LAST_COUNT",
+        "migrations.versions.0001_initial:_LAST_COUNT",
         "_LAST_COUNT = 2**32 - 2**16 - 1",
         "_LAST_COUNT = 2**62",
         f"{_IN_FILE}::test_a_context_without_room_says_so_and_stores_nothing",
@@ -760,12 +760,28 @@ MUTANTS = [
     ),
     mutant(
         "the-applications-revision-is-ours",
-        "a shared database is taken for one of ours, and an application's tables for ours",
-        "looopy.stores.sql.old_names:recognised",
-        '{"tenant_id", "context_id"} <= set(columns.get(name, ()))',
-        "name in columns or True",
-        "tests/migrations/test_shared.py::"
-        "test_only_a_database_that_is_surely_ours_is_taken_over",
+        "looopy refuses a shared database for the tables of the application",
+        "looopy.stores.sql.revision:FIND_BEFORE",
+        "WHERE c.visible_from < 0)",
+        "WHERE 1 < 0)",
+        "tests/migrations/test_before.py::test_tables_that_differ_are_an_applications",
+    ),
+    mutant(
+        "a-clones-database-is-of-a-newer-version",
+        "the owner of a clone's database is told to upgrade, which cannot help",
+        "looopy.stores.sql.revision:out_of_date",
+        "if found in BEFORE:",
+        "if False:",
+        "tests/migrations/test_before.py::"
+        "test_each_schema_of_a_clone_is_refused_with_the_way_out",
+    ),
+    mutant(
+        "all-tables-go-without-a-question",
+        "a slip on the command line drops every conversation of a server",
+        "looopy.cli.db:downgrade",
+        "if not (agreed or agrees(Terminal(), question)):",
+        "if False:",
+        "tests/cli/test_contexts_and_db.py::test_dropping_all_tables_is_agreed_to_first",
     ),
     mutant(
         "altered-bytes-are-served",
@@ -857,15 +873,6 @@ MUTANTS = [
         '" AND',
         "tests/contract/every_store/test_artifacts.py::TestArtifactsOnSQLite::"
         "test_writers_that_share_no_object_lose_no_piece",
-    ),
-    mutant(
-        "old-names-are-current",
-        "a database whose tables have other names is opened, and every turn fails",
-        "looopy.stores.sql.statements:Found.at_head",
-        "return self.renamed and self.revision == HEAD",
-        "return self.revision == HEAD",
-        "tests/migrations/test_shared.py::"
-        "test_one_at_the_head_with_old_names_is_not_taken_for_current",
     ),
     mutant(
         "alembic-compares-everything",

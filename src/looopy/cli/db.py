@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from looopy.cli.erasing import agrees
 from looopy.cli.paths import default_url, make_data_folder, shown_place
 from looopy.cli.terminal import Terminal
 from looopy.errors import ConfigurationError
 from looopy.stores.sql import migrate
 from looopy.stores.sql.postgres.url import is_postgres
-from looopy.stores.sql.revision import is_newer
+from looopy.stores.sql.revision import BEFORE, is_newer, out_of_date
 from looopy.stores.sql.sqlite import backups as copies
 from looopy.stores.sql.sqlite.connection import sqlite_path
 
@@ -24,9 +25,20 @@ def upgrade(url: str | None, revision: str) -> int:
     return _say_where(target)
 
 
-def downgrade(url: str | None, revision: str) -> int:
-    """Migrate down to *revision*."""
+def downgrade(url: str | None, revision: str, *, agreed: bool) -> int:
+    """
+    Migrate down to *revision*, `base` for no tables at all, if the user agrees to the loss.
+
+    Raises:
+        ConfigurationError: Nobody can agree to it.
+    """
     target = url or default_url()
+    place = shown_place(target)
+    question = f"Migrate {place} down to {revision}, and lose what only newer schemas hold?"
+    if revision == "base":
+        question = f"Drop all tables of looopy in {place}, with all conversations?"
+    if not (agreed or agrees(Terminal(), question)):
+        return 1
     migrate.downgrade(target, revision)
     return _say_where(target)
 
@@ -41,6 +53,8 @@ def check(url: str | None) -> int:
     """
     target = url or default_url()
     found, expected = migrate.check(target)
+    if found in BEFORE:
+        raise out_of_date(found)
     if found == expected:
         Terminal().line(f"{shown_place(target)} is up to date: its schema is {expected}.")
         return 0

@@ -608,8 +608,11 @@ def _add_db(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     actions = db.add_subparsers(metavar="ACTION", required=True)
     upgrade = actions.add_parser("upgrade", help="migrate up, to the newest schema by default")
     upgrade.add_argument("revision", nargs="?", default="head", metavar="REVISION")
-    downgrade = actions.add_parser("downgrade", help="migrate down; 'base' removes everything")
+    downgrade = actions.add_parser("downgrade", help="migrate down; 'base' drops all tables")
     downgrade.add_argument("revision", metavar="REVISION")
+    downgrade.add_argument(
+        "--yes", dest="agreed", action="store_true", help="migrate without a question"
+    )
     actions.add_parser(
         "check",
         help="check if the schema is the one that this version needs",

@@ -16,6 +16,7 @@ import psycopg
 import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.exc import DBAPIError
+from tests.migrations.second import second_migration
 from tests.postgres import EMPTY, as_driver, ask
 
 from looopy.errors import ConfigurationError, ContextNotFound, SchemaOutOfDate, StoreUnavailable
@@ -26,6 +27,7 @@ from looopy.stores.sql.driver import Query
 from looopy.stores.sql.postgres import driver as postgres
 from looopy.stores.sql.postgres import rls as pg_rls
 from looopy.stores.sql.postgres.driver import ask_once
+from looopy.stores.sql.statements import HEAD
 from looopy.stores.sql.tables import metadata
 from looopy.testing import stores as suites
 from looopy.testing.contracts.artifact import ArtifactContentContract, ArtifactStoreContract
@@ -444,22 +446,21 @@ async def test_it_can_be_turned_on_under_a_running_application(roles, new_databa
         assert await other.messages.count(CONTEXT) == 2
 
 
-async def test_migrations_see_every_row_and_keep_it_on(roles, new_database):
+async def test_migrations_see_every_row_and_keep_it_on(roles, new_database, tmp_path):
     """Up, down and up again by an owner whom the policies hold; the application still works."""
     url = new_database()
     ask(url, f"ALTER SCHEMA public OWNER TO {OWNER}")
     theirs = as_user(url, OWNER)
-    await asyncio.to_thread(migrate.upgrade, theirs, "0001")
-    ask(
+    await asyncio.to_thread(migrate.upgrade, theirs)
+    ask(  # as if the other tables were new
         theirs,
         "DO $$ BEGIN EXECUTE 'ALTER TABLE looopy_contexts ENABLE ROW LEVEL SECURITY'; EXECUTE"
         f" 'GRANT SELECT, INSERT ON looopy_contexts TO {APP}'; END $$",
     )
-    await asyncio.to_thread(migrate.upgrade, theirs)
-    await _two_tenants(required(as_user(url, APP)))
-    if migrate.HEAD != "0001":
-        await asyncio.to_thread(migrate.downgrade, theirs, "0001")
+    with second_migration(tmp_path):
         await asyncio.to_thread(migrate.upgrade, theirs)
+        await _two_tenants(required(as_user(url, APP)))
+        await asyncio.to_thread(migrate.downgrade, theirs, HEAD)
     await asyncio.to_thread(migrate.upgrade, theirs)
     engine = create_engine(as_driver(theirs, "psycopg"))
     count = text("SELECT count(*) FROM looopy_messages")

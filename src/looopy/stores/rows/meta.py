@@ -90,14 +90,6 @@ def decode_meta(meta: str | None, created: int) -> Facts:
     if not meta:
         return Facts()
     found = json.loads(meta)
-    if isinstance(found, dict):  # as it was up to the schema 0002
-        ran, started = found.get("ran"), found.get("started")
-        return Facts(
-            started=None if started is None else from_us(started),
-            first_delta_s=found.get("first_delta_s"),
-            attempts=found.get("attempts", 1),
-            ran=ran and (None if ran[0] is None else from_us(ran[0]), ran[1], from_us(ran[2])),
-        )
     request = None
     if len(found) > _OF_A_CALL and isinstance(found[_OF_A_CALL], str):
         request = found.pop(_OF_A_CALL)

@@ -11,8 +11,8 @@ and `errors`; SQLAlchemy and alembic are loaded only to make or change a schema.
 - `driver`: the protocol that a database implements, in `sqlite/` and `postgres/`. `engine` picks
   the driver. Another database is a folder beside these two, a function in `engine`, and its scheme
   in `stores.opening`.
-- `migrate`: runs migrations (`looopy db`). `revision` compares a schema with the needed one,
-  `old_names` recognises databases of early versions, `tables` is the schema as SQLAlchemy sees it.
+- `migrate`: runs migrations (`looopy db`). `revision` compares a schema with the needed one;
+  `tables` is the schema as SQLAlchemy sees it.
 
 Exports: `SQL*Store`, through `looopy.stores`. Read `driver`, `statements`, `commit`, `journal`.
 """

@@ -23,12 +23,12 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from looopy.errors import ConfigurationError, LooopyError, SchemaOutOfDate
 from looopy.stores.sql.postgres.url import PostgresURL, is_postgres, parse
-from looopy.stores.sql.revision import moves, options, out_of_date
+from looopy.stores.sql.revision import BEFORE, moves, options, out_of_date
 from looopy.stores.sql.sqlite import connection as sqlite
 from looopy.stores.sql.sqlite.connection import sqlite_path
 from looopy.stores.sql.sqlite.migrate import run_online
 from looopy.stores.sql.sqlite.schema import find_in_file
-from looopy.stores.sql.statements import HEAD, Found
+from looopy.stores.sql.statements import HEAD
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -79,14 +79,15 @@ def check(url: str) -> tuple[str | None, str]:
 
     They are equal only if this version can use the database as it is.
     """
-    target = _target(url)
-    if isinstance(target, Path) and not target.exists():
-        return None, HEAD
-    found = _find(target)
-    return None if found.revision is None else str(found), HEAD
+    return _look(_target(url)), HEAD
 
 
-def _find(target: Target) -> Found:
+def _look(target: Target) -> str | None:
+    """As `_find`, without making a file."""
+    return None if isinstance(target, Path) and not target.exists() else _find(target)
+
+
+def _find(target: Target) -> str | None:
     if isinstance(target, Path):
         return find_in_file(target)
     from looopy.stores.sql.postgres import migrate as pg_migrate
@@ -110,7 +111,7 @@ def secure(url: str, role: str) -> None:
     target = _target(url)
     if isinstance(target, Path):
         raise ConfigurationError("row-level security is Postgres's: a SQLite file has no users")
-    if not (found := _find(target)).at_head:
+    if (found := _find(target)) != HEAD:
         raise out_of_date(found)
     from looopy.stores.sql.postgres import migrate as pg_migrate
 
@@ -129,9 +130,15 @@ def sql(url: str) -> str:
 
 
 def _config(target: Target) -> Config:
-    """Alembic's configuration: beside this file in a wheel, else at the repository's top."""
     from alembic.config import Config
 
+    config = Config(_ini())
+    config.attributes["target"] = target
+    return config
+
+
+def _ini() -> Path:
+    """Alembic's configuration: beside this file in a wheel, else at the repository's top."""
     here = Path(__file__).parent
     places = (here / "alembic.ini", here.parents[3] / "alembic.ini")
     ini = next((place for place in places if place.is_file()), None)
@@ -139,9 +146,7 @@ def _config(target: Target) -> Config:
         raise ConfigurationError(
             "the migrations are missing from this installation: install it again"
         )
-    config = Config(ini)
-    config.attributes["target"] = target
-    return config
+    return ini
 
 
 def _run(target: Target, action: str, revision: str) -> None:
@@ -150,8 +155,8 @@ def _run(target: Target, action: str, revision: str) -> None:
     from sqlalchemy.exc import DBAPIError
 
     config = _config(target)
-    found = _find(target).revision  # also answers for a database that cannot be used
-    if found is not None and found not in _known(config):
+    found = _find(target)  # also answers for a database that cannot be used
+    if found is not None and found not in _known(config) | BEFORE:  # `_run_on` refuses the latter
         place = target if isinstance(target, Path) else target.place
         raise SchemaOutOfDate(
             f"the database {place} is at {found}, which this version of looopy (schema {HEAD}) does"
@@ -216,6 +221,8 @@ def _named() -> Target:
 def _run_on(target: Target) -> None:
     from alembic import context
 
+    if not context.is_offline_mode() and (found := _look(target)) in BEFORE:
+        raise out_of_date(found)
     if context.is_offline_mode():
         dialect = "sqlite" if isinstance(target, Path) else "postgresql"
         context.configure(dialect_name=dialect, literal_binds=True, **options(dialect))

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from looopy.types.config import LONGEST_LEASE_S
 
-HEAD = "0011"
+HEAD = "0001_initial"
 """The newest revision in `migrations/`, known here so that opening a database needs no alembic."""
 
 PREFIX = "looopy_"
@@ -25,39 +25,7 @@ GHOST = "~"
 """As `past.GHOST`, which would have to be loaded for it."""
 
 VERSION_TABLE = f"{PREFIX}version"
-OLD_VERSION_TABLE = "alembic_version"
-"""Where alembic keeps our revision, and where it did once; now that one is the application's."""
-
-
-
-class Found:
-    """
-    The revision of a database, and the names of its tables.
-
-    Attributes:
-        revision: `None` for one without a schema of ours.
-        renamed: True if its tables have our prefix; see `old_names.py`.
-    """
-
-    # Written out, because opening a file waits until it is there: a dataclass takes longer to make.
-    __slots__ = ("renamed", "revision")
-
-    def __init__(self, revision: str | None, *, renamed: bool = True) -> None:
-        self.revision = revision
-        self.renamed = renamed
-
-    @property
-    def at_head(self) -> bool:
-        """True if this version can use it."""
-        return self.renamed and self.revision == HEAD
-
-    def __str__(self) -> str:
-        """The revision, for people."""
-        at = self.revision or "nothing"
-        return at if self.renamed or self.revision != HEAD else f"{at} with names of before"
-
-
-NOTHING = Found(None)
+"""Where alembic keeps our revision: `alembic_version` is the application's."""
 
 # All there are, known here so that nothing has to load `tables.py` for their names.
 TABLES = frozenset(

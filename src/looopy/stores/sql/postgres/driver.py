@@ -47,7 +47,7 @@ from looopy.stores.sql.postgres.one_statement import NOT_CLOSED, answer_of, fold
 from looopy.stores.sql.postgres.outcome import fate_of_statement, fate_of_transaction
 from looopy.stores.sql.postgres.pool import TIMEOUTS, Pool, Session
 from looopy.stores.sql.postgres.url import PostgresURL
-from looopy.stores.sql.statements import NOTHING, OLD_VERSION_TABLE, TABLES, Found
+from looopy.stores.sql.statements import HEAD, TABLES
 
 T = TypeVar("T")
 PATIENCE_S = 5.0
@@ -62,6 +62,7 @@ _BEGIN_READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 _LOCALLY = "".join(f"; SET LOCAL {name} = '{value}'" for name, value in TIMEOUTS.items())
 _DURABLY = "; SET LOCAL synchronous_commit = on"
 _NO_TABLE = "42P01"  # undefined_table
+_REFUSED = "42"  # the class of that: the statement does not fit the tables, or may not read them
 
 
 class _Line(asyncio.Lock):
@@ -141,9 +142,9 @@ class PostgresDriver:
         self._pool, self._pid, self._loop = pool, os.getpid(), here
         self._news = News(self._url, self.bells, pool)
 
-    async def _was_migrated(self, found: Found) -> bool:
+    async def _was_migrated(self, found: str | None) -> bool:
         """True if a schema at *found* had to be made or changed first."""
-        if found.at_head:
+        if found == HEAD:
             return False
         if self._bring_to_head is None:
             from looopy.stores.sql.revision import out_of_date
@@ -483,7 +484,7 @@ def _last(steps: Generator[Query, Rows, T], rows: Rows) -> T:
     raise RuntimeError("an operation of one statement has a second one")
 
 
-async def look(pool: Pool, url: PostgresURL) -> tuple[Found, set[str]]:
+async def look(pool: Pool, url: PostgresURL) -> tuple[str | None, set[str]]:
     """The revision of the schema, and our tables that keep tenants apart; or `StoreUnavailable`."""
     try:
         rows = await ask_once(pool, pg_rls.LOOK, url)
@@ -491,19 +492,20 @@ async def look(pool: Pool, url: PostgresURL) -> tuple[Found, set[str]]:
         if error.facts.get("sqlstate") != _NO_TABLE:
             raise
         return await _find_before(pool, url), set()
-    return Found(rows[0][0]), {name for _, name in rows if name is not None}
+    return rows[0][0], {name for _, name in rows if name is not None}
 
 
-async def _find_before(pool: Pool, url: PostgresURL) -> Found:
-    """The revision of a database whose tables may still have their old names."""
-    from looopy.stores.sql import old_names
+async def _find_before(pool: Pool, url: PostgresURL) -> str | None:
+    """The revision of a database without our table of versions."""
+    from looopy.stores.sql.revision import FIND_BEFORE
 
-    asked = Query(old_names.COLUMNS_ON_SERVER, {}, alone=True)
-    columns = old_names.by_table(await ask_once(pool, asked, url))
-    if "version_num" not in columns.get(OLD_VERSION_TABLE, ()):
-        return NOTHING
-    rows = await ask_once(pool, Query(old_names.VERSIONS, {}, alone=True), url)
-    return old_names.recognised([str(row[0]) for row in rows], columns)
+    try:
+        rows = await ask_once(pool, Query(FIND_BEFORE, {}, alone=True), url)
+    except StoreUnavailable as error:
+        if not str(error.facts.get("sqlstate")).startswith(_REFUSED):
+            raise
+        return None
+    return str(rows[0][0]) if rows else None
 
 
 async def ask_once(pool: Pool, query: Query, url: PostgresURL) -> Rows:

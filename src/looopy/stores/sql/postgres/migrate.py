@@ -23,14 +23,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from looopy.stores.sql import old_names, revision
+from looopy.stores.sql import revision
 from looopy.stores.sql.driver import Query
 from looopy.stores.sql.postgres import rls as pg_rls
 from looopy.stores.sql.postgres.driver import ask_once, look
 from looopy.stores.sql.postgres.errors import Trouble, translate
 from looopy.stores.sql.postgres.pool import Pool, connect_args, no_connection
 from looopy.stores.sql.postgres.url import PostgresURL
-from looopy.stores.sql.statements import OLD_VERSION_TABLE, TABLES, Found
+from looopy.stores.sql.statements import TABLES
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -60,12 +60,12 @@ _USERS = Query(
 )
 
 
-def find(url: PostgresURL) -> Found:
-    """How far the database is, or `StoreUnavailable`. It blocks."""
+def find(url: PostgresURL) -> str | None:
+    """The revision of the database's schema, or `StoreUnavailable`. It blocks."""
     return asyncio.run(_find(url))
 
 
-async def _find(url: PostgresURL) -> Found:
+async def _find(url: PostgresURL) -> str | None:
     pool = Pool(url)
     try:
         return (await look(pool, url))[0]
@@ -167,16 +167,10 @@ def _run_in_one_transaction(connection: Connection) -> None:
     given = revision.options("postgresql")
     if not revision.moves():
         with connection.begin():
-            if not _find_on(connection).renamed:
-                given["version_table"] = OLD_VERSION_TABLE
             context.configure(connection=connection, **given)
             context.run_migrations()
         return
     with _alone(connection):
-        found = _find_on(connection)
-        if not found.renamed:
-            _take_tables(connection, old_names.tables_of(found))
-            old_names.rename_on_server(connection, found)
         context.configure(connection=connection, **given)
         if not revision.is_there() or pg_rls.is_on(connection):
             _take_tables(connection, pg_rls.present(connection))
@@ -207,10 +201,6 @@ def _alone(connection: Connection) -> Iterator[None]:
             ) from None
         _wait_for_locks(connection, STANDSTILL_S)
         yield
-
-
-def _find_on(connection: Connection) -> Found:
-    return old_names.find_on_server(lambda sql: connection.exec_driver_sql(sql).all())
 
 
 def _take_tables(connection: Connection, names: Iterable[str]) -> None:

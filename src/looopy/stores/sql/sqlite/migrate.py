@@ -15,11 +15,10 @@ from looopy.errors import StoreUnavailable
 from looopy.stores.sql.revision import is_there, moves, options
 from looopy.stores.sql.sqlite import connection as sqlite
 from looopy.stores.sql.sqlite.backups import back_up
-from looopy.stores.sql.statements import NOTHING, OLD_VERSION_TABLE, TABLES, VERSION_TABLE, Found
+from looopy.stores.sql.statements import TABLES, VERSION_TABLE
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
-
 
 
 async def run_online(path: Path, name: str | None) -> None:
@@ -68,33 +67,16 @@ def _begin_exclusive(connection: Connection) -> None:
 def _run_in_one_transaction(connection: Connection, path: Path) -> None:
     from alembic import context
 
-    from looopy.stores.sql import old_names
-
     with connection.begin():
-        found = old_names.find_in_file(lambda sql: connection.exec_driver_sql(sql).all())
+        context.configure(connection=connection, **options("sqlite"))
         if not moves():
-            _configure(connection, found)
             context.run_migrations()
             return
         before = _row_counts(connection)
-        if not found.renamed:
-            before = {old_names.renamed(name): count for name, count in before.items()}
-            back_up(path, found.revision)
-            old_names.rename_in_file(connection)
-        _configure(connection)
-        if found.renamed and not is_there() and any(before.get(name) for name in TABLES):
-            back_up(path, found.revision)
+        if not is_there() and any(before.get(name) for name in TABLES):
+            back_up(path, context.get_context().get_current_revision())
         context.run_migrations()
         _check_rows(connection, before, path)
-
-
-def _configure(connection: Connection, found: Found = NOTHING) -> None:
-    from alembic import context
-
-    given = options("sqlite")
-    if not found.renamed:
-        given["version_table"] = OLD_VERSION_TABLE
-    context.configure(connection=connection, **given)
 
 
 def _row_counts(connection: Connection) -> dict[str, int]:
@@ -103,7 +85,7 @@ def _row_counts(connection: Connection) -> dict[str, int]:
     ours = ", ".join(f"'{name}'" for name in sorted(TABLES))
     names = connection.exec_driver_sql(
         "SELECT name FROM sqlite_master WHERE name NOT LIKE 'sqlite_%'"  # noqa: S608 - constants
-        f" AND name NOT IN ('{VERSION_TABLE}', '{OLD_VERSION_TABLE}')"
+        f" AND name <> '{VERSION_TABLE}'"
         f" AND (type = 'table' OR type = 'view' AND name IN ({ours}))"
     ).scalars()
     counts = {}

@@ -13,12 +13,11 @@ import contextlib
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from looopy.errors import StoreUnavailable
-from looopy.stores.sql.revision import out_of_date
+from looopy.stores.sql.revision import FIND_BEFORE, out_of_date
 from looopy.stores.sql.sqlite import connection as sqlite
-from looopy.stores.sql.statements import NOTHING, VERSION_TABLE, Found
+from looopy.stores.sql.statements import HEAD, VERSION_TABLE
 
 _ANYTHING = "SELECT 1 FROM sqlite_master LIMIT 1"
 
@@ -86,32 +85,24 @@ def ensure_schema(
     if bring_to_head is None and not path.exists():
         raise StoreUnavailable(f"there is no database at {path}")
     found = find_in_file(path, patience_s)
-    if found.at_head:
+    if found == HEAD:
         return
     if bring_to_head is None:
         raise out_of_date(found)
-    if found.revision is None and make(path, patience_s):
+    if found is None and make(path, patience_s):
         return
     bring_to_head(path)
 
 
-def find_in_file(path: Path, patience_s: float = sqlite.PATIENCE_S) -> Found:
-    """How far the file is."""
+def find_in_file(path: Path, patience_s: float = sqlite.PATIENCE_S) -> str | None:
+    """The revision of the file's schema; `None`: it has none."""
     with contextlib.closing(sqlite.connect(path, patience_s=patience_s)) as connection:
-
-        def ask(sql: str) -> list[Any]:
-            return sqlite.retry(lambda: connection.execute(sql).fetchall(), patience_s)
-
-        try:
-            rows = ask(_VERSION)
-        except sqlite3.Error as error:
-            if error.sqlite_errorcode != sqlite3.SQLITE_ERROR:  # no such table
-                raise sqlite.translate(error, path) from None
-        else:
-            return Found(str(rows[0][0])) if rows else NOTHING
-        from looopy.stores.sql import old_names
-
-        try:
-            return old_names.find_in_file(ask)
-        except sqlite3.Error as error:
-            raise sqlite.translate(error, path) from None
+        for statement in (_VERSION, FIND_BEFORE):
+            try:
+                rows = sqlite.retry(lambda: connection.execute(statement).fetchall(), patience_s)  # noqa: B023 - called at once
+            except sqlite3.Error as error:
+                if error.sqlite_errorcode != sqlite3.SQLITE_ERROR:  # no such table
+                    raise sqlite.translate(error, path) from None
+            else:
+                return str(rows[0][0]) if rows else None
+    return None
