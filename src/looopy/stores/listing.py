@@ -20,7 +20,7 @@ from looopy.stores.records import ContextRecord, ContextState
 from looopy.stores.rows.meta import to_us
 from looopy.types.event import utc_now
 from looopy.types.state import AgentStatus
-from looopy.types.storable import check_limit, check_name, check_text
+from looopy.types.storable import check_limit, check_name, check_text, dump
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,6 +171,8 @@ class Listing:
 
     Attributes:
         labels: All of them are needed; `""` is the label of every context.
+        needles: Texts that the stored JSON of tags and metadata contains, for each condition of
+            theirs.
         since, until, after_id: Bounds of the place in the order, in microseconds and by id.
     """
 
@@ -192,8 +194,11 @@ class Listing:
         if not isinstance(due, bool):
             raise ValueRefused("due is True or False", path="/due")
         self.status = _listed_status(status)
-        self.labels = [f"t:{tag}" for tag in dict.fromkeys(check_tags(tags, "/tags"))]
+        wanted_tags = dict.fromkeys(check_tags(tags, "/tags"))
+        self.labels = [f"t:{tag}" for tag in wanted_tags]
         self.labels += _listed_metadata(metadata)
+        self.needles = [dump(tag) for tag in wanted_tags]
+        self.needles += [dump({key: value})[1:-1] for key, value in metadata.items()]
         if len(self.labels) > MOST_CONDITIONS:
             raise LimitExceeded(
                 f"contexts are listed by at most {MOST_CONDITIONS} tags and entries of metadata",
@@ -205,6 +210,7 @@ class Listing:
         if owner is not None:
             self.labels.insert(0, f"o:{owner}")
         self.labels = self.labels or [""]
+        self.owner = owner
         self.due = due
         self.limit = limit
         self.since = 0 if active_since is None else _moment(active_since, "/active_since")
@@ -276,8 +282,13 @@ class Lister:
         raise NotImplementedError
 
 
-def meets(record: ContextRecord, wanted: Listing) -> bool:
-    """True if a context meets all conditions of a listing, in a store that has no index."""
+def meets(record: ContextRecord, wanted: Listing, now_us: int | None = None) -> bool:
+    """
+    True if a context that no index knows meets all conditions of a listing.
+
+    Args:
+        now_us: The time by the store's clock; `None`: by that of this process.
+    """
     open_turn = None if record.open_turn is None else record.open_turn.turn
     known = facts(open_turn=open_turn, waiting=record.inbox.waiting, state=record.state)
     runs = open_turn is not None and record.lease_live
@@ -290,7 +301,7 @@ def meets(record: ContextRecord, wanted: Listing) -> bool:
         and (touched, record.context_id) < (wanted.until, wanted.after_id)
         and wanted.status in (None, status)
         and {"", *of_it}.issuperset(wanted.labels)
-        and (not wanted.due or (_is_over(known.due) and not runs))
+        and (not wanted.due or (_is_over(known.due, now_us) and not runs))
     )
 
 
@@ -300,8 +311,8 @@ def check_owner(owner: object) -> None:
         check_name(owner, "an owner", "/owner")
 
 
-def _is_over(due: int | None) -> bool:
-    return due is not None and due <= to_us(utc_now())
+def _is_over(due: int | None, now_us: int | None) -> bool:
+    return due is not None and due <= (to_us(utc_now()) if now_us is None else now_us)
 
 
 def _listed_status(status: AgentStatus | str | None) -> str | None:

@@ -1,11 +1,25 @@
-"""`ContextIndex` on SQL: pages of one index, and the labels of a context."""
+"""
+`ContextIndex` on SQL: pages of one index, the contexts that it lacks, and the labels of a context.
+
+A listing only reads. Contexts whose rows in the index are out of date have a mark (`UNINDEX`), and
+the listing reads these contexts themselves: those with an open turn, and those that changed since
+the index was made. Beside the listing, and at most once a second, a task brings the index up to
+date for contexts without an open turn. It waits for no other write, and may fail or be cut short:
+then the next listing reads these contexts once more.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+import contextlib
+import heapq
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Unpack
+from typing import Any, NamedTuple, Unpack
+from weakref import WeakKeyDictionary
 
+from looopy.errors import StoreError
 from looopy.stores.base import ContextIndex
 from looopy.stores.inner import InnerOf, check_link
 from looopy.stores.listing import (
@@ -16,6 +30,7 @@ from looopy.stores.listing import (
     check_tags,
     facts,
     labels,
+    meets,
     new_tags,
 )
 from looopy.stores.log import check_page, events_of, off_loop, read_rows
@@ -25,7 +40,7 @@ from looopy.stores.rules import fenced, no_context
 from looopy.stores.search import Conditions, SearchPage
 from looopy.stores.snapshot import ContextSnapshot, RestoredContext
 from looopy.stores.sql import statements as s
-from looopy.stores.sql.driver import Query, Rows, Steps
+from looopy.stores.sql.driver import Driver, Query, Rows, Steps
 from looopy.stores.sql.erasing import SQLErasures
 from looopy.stores.sql.head import peek
 from looopy.stores.sql.inherited import all_versions
@@ -34,24 +49,41 @@ from looopy.stores.sql.restore import restore
 from looopy.stores.sql.store import after_id, bounded, can_exist, one_step
 from looopy.stores.sql.turns import context_record, stored_artifact, tags_column
 from looopy.types.event import AgentEvent
+from looopy.types.state import AgentStatus
 from looopy.types.storable import check_after_name, check_limit, dump
 
 _ARTIFACT_COLUMNS = 13
-_AT_ONCE = 32  # contexts that are locked together
-_MOST_UNINDEXED = 1_000  # contexts whose rows are read to find the turns that run
+_AT_ONCE = 64  # contexts that are indexed together
+_READ_AT_ONCE = 128  # marked contexts that are compared with a listing between two reads
+_REST_S = 1.0  # between two tries to bring an index up to date
+_TURN = len(s.CONTEXT_COLUMNS.split(", "))  # the column of the open turn
+_resting: WeakKeyDictionary[Driver, set[str]] = WeakKeyDictionary()  # tenants, by driver
+
+
+class _Listed(NamedTuple):
+    """
+    The rows of a listing: the columns of a context, then its place in the order.
+
+    Attributes:
+        lags: True if the index lacks a context that could be in it.
+    """
+
+    rows: Rows
+    lags: bool
 
 
 class SQLContextIndex(SQLErasures, Lister, ContextIndex):
     """See `ContextIndex` for the contract."""
 
     async def matching(self, wanted: Listing) -> Sequence[tuple[int, ContextRecord]]:
-        read = await self._listed(wanted)
-        return await read_rows(read, lambda row: (int(row[-1]), context_record(row[:-1])))
+        found = await self._listed(wanted)
+        return await read_rows(found, lambda row: (int(row[-1]), context_record(row)))
 
     async def _listed(self, wanted: Listing) -> Rows:
-        await self._bring_up()
-        query = Query(_walk(wanted), self._params(wanted), alone=True)
-        return await self.backend.run(partial(one_step, query), write=False)
+        found = await self.backend.run(partial(_find, wanted, self._params(wanted)), write=False)
+        if found.lags:
+            self._index_soon()
+        return found.rows
 
     def _params(self, wanted: Listing) -> dict[str, Any]:
         conditions: dict[str, Any] = {f"label{n}": None for n in range(1, 10)}
@@ -64,17 +96,19 @@ class SQLContextIndex(SQLErasures, Lister, ContextIndex):
             "until": bounded(wanted.until),
             "after_id": wanted.after_id,
             "limit": bounded(wanted.limit + 1),
+            "actor": wanted.owner,
+            "due": int(wanted.due),
+            "needles": json.dumps(wanted.needles, ensure_ascii=False),
             **conditions,
         }
 
     async def running(self, *, owner: str | None = None, limit: int = 50) -> list[str]:
         check_owner(owner)
         check_limit(limit, optional=False)
-        key: dict[str, Any] = {"tenant": self.tenant}
-        if await self.backend.run(partial(_are_many_unindexed, key), write=False):
-            await self._bring_up()
-        query = Query(s.RUNNING, {**key, "actor": owner, "limit": bounded(limit)}, alone=True)
+        params = {"tenant": self.tenant, "actor": owner, "limit": bounded(limit)}
+        query = Query(s.RUNNING, params, alone=True)
         found = await self.backend.run(partial(one_step, query), write=False)
+        self._index_soon()  # the fewer marks, the fewer contexts are looked at
         return [context_id for (context_id,) in found]
 
     async def sizes(self, *, after: str = "", limit: int = 32) -> list[ContextSize]:
@@ -146,14 +180,34 @@ class SQLContextIndex(SQLErasures, Lister, ContextIndex):
     async def restore(self, contexts: Sequence[RestoredContext]) -> None:
         await restore(self.backend, self.tenant, contexts)
 
-    async def _bring_up(self) -> None:
-        """Bring the index up to date."""
-        after: str | None = ""
-        if await self.backend.run(partial(_is_indexed, {"tenant": self.tenant}), write=False):
-            return
-        while after is not None:
-            work = partial(index_steps, {"tenant": self.tenant, "after_id": after})
-            after = await self.backend.run(work, write=True)
+    def _index_soon(self) -> None:
+        """Bring the index up to date beside the caller, unless that was tried a moment ago."""
+        resting = _resting.setdefault(self.backend, set())
+        if self.tenant not in resting:
+            resting.add(self.tenant)
+            task = asyncio.create_task(self._index())
+            task.add_done_callback(partial(_rest, resting, self.tenant))
+
+    async def _index(self) -> None:
+        with contextlib.suppress(StoreError):  # a reader needs no index; the next one tries again
+            await self.index()
+
+    async def index(self) -> None:
+        """Bring the index up to date for all contexts without an open turn that no write holds."""
+        key, after = {"tenant": self.tenant}, ""
+        while True:
+            params = {**key, "after_id": after, "limit": _AT_ONCE}
+            query = Query(s.TO_BE_INDEXED, params, alone=True)
+            found = await self.backend.run(partial(one_step, query), write=False)
+            if not found:
+                return
+            after = found[-1][0]
+            names = [context_id for (context_id,) in found]
+            await self.backend.run(partial(_index_steps, key, names), write=True)
+
+
+def _rest(resting: set[str], tenant: str, task: asyncio.Task[None]) -> None:
+    task.get_loop().call_later(_REST_S, resting.discard, tenant)
 
 
 def _enclose_steps(key: Mapping[str, Any], epoch: int | None) -> Steps[str]:
@@ -201,35 +255,52 @@ def _walk(wanted: Listing) -> str:
     return s.FIND_DUE if wanted.due else s.FIND_ALL
 
 
-def index_steps(key: Mapping[str, Any]) -> Steps[str | None]:
-    """Index some contexts with an id over `after_id`; returns the last id, or `None` after all."""
-    found = yield Query(s.UNINDEXED, {**key, "context": None, "limit": _AT_ONCE})
-    for (context_id,) in found:
-        params = {**key, "context": context_id}
-        row = yield Query(s.TO_INDEX, params)
-        if not row:  # it was deleted
-            continue
-        open_turn, owner, touched, waiting, state, metadata, tags = row[0]
-        known = facts(
-            open_turn=open_turn, waiting=waiting, state=rows.decode_state(state, context_id)
-        )
-        params |= {"touched": touched, **known._asdict()}
-        yield Query(s.INDEX, params)
+def _find(wanted: Listing, params: Mapping[str, Any]) -> Steps[_Listed]:
+    """The contexts of a listing: those of the index, and those that it lacks, of one moment."""
+    most = wanted.limit + 1
+    unindexed: list[tuple[Any, ...]] = []
+    lags = False
+    if wanted.needles or wanted.due or wanted.status not in (None, AgentStatus.BUSY):
+        after: str | None = ""
+        while after is not None:
+            more = {"after_marked": after, "limit": _READ_AT_ONCE}
+            found = yield Query(s.LIST_MARKED, {**params, **more})
+            after = found[-1][0] if len(found) == _READ_AT_ONCE else None
+            lags = lags or _lags(found)
+            met = (row for row in found if meets(context_record(row), wanted, row[-2]))
+            unindexed = _newest([*unindexed, *met], most)
+    else:  # the columns of a row decide
+        unindexed += yield Query(s.NEWEST_MARKED, params)
+        lags = _lags(unindexed)
+    indexed = yield Query(_walk(wanted), params)
+    return _Listed(_newest([*unindexed, *indexed], most), lags)
+
+
+def _lags(found: Rows) -> bool:
+    return any(row[_TURN] is None for row in found)
+
+
+def _newest(found: Iterable[tuple[Any, ...]], most: int) -> list[tuple[Any, ...]]:
+    return heapq.nlargest(most, found, key=lambda row: (row[-1], row[0]))
+
+
+def _index_steps(key: Mapping[str, Any], names: Sequence[str]) -> Steps[None]:
+    """Make the rows of the index of those contexts that no other write holds."""
+    found = yield Query(s.TO_INDEX, {**key, "contexts": json.dumps(names)})
+    entries: dict[tuple[str, str], tuple[str, int, int | None]] = {}
+    for context_id, owner, touched, waiting, state, metadata, tags in found:
+        state_of_it = rows.decode_state(state, context_id)
+        known = facts(open_turn=None, waiting=waiting, state=state_of_it)
         named = rows.decode_object(metadata, f"the metadata of context {context_id}")
-        of_it = labels(owner, known.status, tags_column(tags), named)
-        yield from _index_labels(params, of_it)
-        if open_turn is None:
-            yield Query(s.INDEXED, params)
-    return found[-1][0] if len(found) == _AT_ONCE else None
-
-
-def _index_labels(params: Mapping[str, Any], wanted: set[str]) -> Steps[None]:
-    found = {label for (label,) in (yield Query(s.LABELS, params))}
-    for label in sorted(found - wanted):
-        yield Query(s.DROP_LABEL, {**params, "label": label})
-    yield Query(s.INDEX_LABELS, params)
-    for label in sorted(wanted - found):
-        yield Query(s.ADD_LABEL, {**params, "label": label})
+        for label in {"", *labels(owner, known.status, tags_column(tags), named)}:
+            entries[context_id, label] = known.status, int(touched), known.due
+    held = {**key, "contexts": json.dumps([row[0] for row in found])}
+    for context_id, label in (yield Query(s.LABELS, held)):
+        if (context_id, label) not in entries:
+            yield Query(s.DROP_LABEL, {**key, "context": context_id, "label": label})
+    rows_of_it = [[*place, *fact] for place, fact in sorted(entries.items())]
+    yield Query(s.INDEX, {**key, "entries": json.dumps(rows_of_it, ensure_ascii=False)})
+    yield Query(s.INDEXED, held)
 
 
 def _sizes(key: Mapping[str, Any]) -> Steps[list[ContextSize]]:
@@ -239,12 +310,3 @@ def _sizes(key: Mapping[str, Any]) -> Steps[list[ContextSize]]:
         if counts:
             found.append(ContextSize(context_id, owner, int(counts[0][3])))
     return found
-
-
-def _are_many_unindexed(key: Mapping[str, Any]) -> Steps[bool]:
-    params = {**key, "most": _MOST_UNINDEXED}
-    return bool((yield Query(s.ARE_MANY_UNINDEXED, params, alone=True)))
-
-
-def _is_indexed(params: Mapping[str, Any]) -> Steps[bool]:
-    return not (yield Query(s.IS_INDEXED, params, alone=True))

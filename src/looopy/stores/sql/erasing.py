@@ -152,7 +152,7 @@ def erase_steps(key: Mapping[str, Any], terms: Terms, *, blobs: bool) -> Steps[G
     if head is None or terms.owner not in (None, head.owner_actor):
         return None
     if terms.touched is not None:
-        ((_, _, touched, *_),) = yield Query(s.TO_INDEX, key)
+        ((touched,),) = yield Query(s.LAST_ACTIVITY, key)
         if touched != terms.touched:
             return None
     if terms.outer is not None:

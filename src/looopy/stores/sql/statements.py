@@ -50,7 +50,7 @@ TEXTS = frozenset(
         *("after_artifact", "blob", "description", "row_schema", "status"),
         *("tags", "label", "label1", "label2", "label3", "label4", "label5"),
         *("label6", "label7", "label8", "label9"),
-        *("words", "contexts"),
+        *("words", "contexts", "entries", "needles", "after_marked"),
         *("outer", "call"),
         *("account", "period", "reservation", "place", "charges", "day", "month"),
         *("oldest_day", "oldest_month"),
@@ -139,77 +139,76 @@ DELETE_CONTEXT = f"DELETE FROM looopy_contexts WHERE {_THIS}"
 
 # --- the index of contexts ---
 
-# A listing first makes its rows from the rows of contexts. A write that changes a fact of a listing
-# marks the context as `unindexed`: in the same transaction, and after it has changed the row of the
-# context. The end of a turn need not, because the mark of its claim stays until no turn is open. So
-# a turn writes one short row, and none at all until the next listing.
+# A write that changes a fact of a listing marks the context as `unindexed`: in the same
+# transaction, and after it has changed the row of the context. The end of a turn need not, because
+# the mark of its claim stays until no turn is open. So a turn writes one short row, and none at all
+# until the index is made again.
 #
-# A context has a row under the label "", and one more for each of its labels (`listing.labels`),
-# all with the same facts: a label can lead every index.
+# A listing reads the marked contexts from their own rows, and the other ones from the index. Rows
+# of the index are made beside it, for contexts without an open turn: see `contexts.py`. A context
+# has a row under the label "", and one more for each of its labels (`listing.labels`), all with the
+# same facts: a label can lead every index.
 
 UNINDEX = (
     "INSERT INTO looopy_unindexed (tenant_id, context_id) VALUES (:tenant, :context)"
     " ON CONFLICT DO NOTHING"
 )
 
-IS_INDEXED = "SELECT u.context_id FROM looopy_unindexed u WHERE u.tenant_id = :tenant LIMIT 1"
-
-UNINDEXED = (
+_OF_MARK = "c.tenant_id = u.tenant_id AND c.context_id = u.context_id"
+# Not a join: for an empty table, that would be planned along half of the key.
+TO_BE_INDEXED = (
     "SELECT u.context_id FROM looopy_unindexed u WHERE u.tenant_id = :tenant"
-    " AND u.context_id > :after_id ORDER BY u.context_id LIMIT :limit"
+    " AND u.context_id > :after_id"
+    f" AND (SELECT c.open_turn IS NULL FROM looopy_contexts c WHERE {_OF_MARK})"
+    " ORDER BY u.context_id LIMIT :limit"
 )
 
-ARE_MANY_UNINDEXED = (
-    "SELECT u.context_id FROM looopy_unindexed u WHERE u.tenant_id = :tenant"
-    " ORDER BY u.context_id LIMIT 1 OFFSET :most"
-)
+IN_CONTEXTS = "= ANY(ARRAY(SELECT json_array_elements_text(CAST(:contexts AS json))))"
+"""A condition: an id is among those of the JSON array `:contexts`. SQLite has another one."""
 
-# Its row is locked: a turn that begins later sets the mark again.
+# Their rows are locked: a turn that begins later sets the mark again. One that is beginning, or any
+# other write, is not waited for.
 TO_INDEX = (
-    "SELECT open_turn, owner_actor, last_activity, inbox_waiting, state, metadata, tags"
-    f" FROM looopy_contexts WHERE {_THIS} /* FOR UPDATE */"
+    "SELECT context_id, owner_actor, last_activity, inbox_waiting, state, metadata, tags"
+    f" FROM looopy_contexts WHERE tenant_id = :tenant AND context_id {IN_CONTEXTS}"
+    " AND open_turn IS NULL /* FOR UPDATE SKIP LOCKED */"
 )
 
-_FACTS = "status = :status, touched = :touched, due_at = :due"
-_CHANGED = (
-    "({0}status <> :status OR {0}touched <> :touched"
-    " OR COALESCE({0}due_at, -1) <> COALESCE(:due, -1))"
-)
+# `[[context, label, status, touched, due], ...]`
 INDEX = (
-    "INSERT INTO looopy_context_index (tenant_id, context_id, label, status, touched,"
-    " due_at) VALUES (:tenant, :context, '', :status, :touched, :due)"
-    " ON CONFLICT (tenant_id, context_id, label) DO UPDATE SET"
-    f" {_FACTS} WHERE {_CHANGED.format('looopy_context_index.')}"
+    "INSERT INTO looopy_context_index (tenant_id, context_id, label, status, touched, due_at)"
+    " SELECT :tenant, e.value->>0, e.value->>1, e.value->>2, CAST(e.value->>3 AS bigint),"
+    " CAST(e.value->>4 AS bigint) FROM json_array_elements(CAST(:entries AS json)) e(value)"
+    " WHERE 1 = 1 ON CONFLICT (tenant_id, context_id, label) DO UPDATE SET"
+    " status = excluded.status, touched = excluded.touched, due_at = excluded.due_at"
+    " WHERE looopy_context_index.status <> excluded.status"
+    " OR looopy_context_index.touched <> excluded.touched"
+    " OR COALESCE(looopy_context_index.due_at, -1) <> COALESCE(excluded.due_at, -1) /* MANY */"
 )
 
-INDEX_LABELS = (
-    f"UPDATE looopy_context_index SET {_FACTS} WHERE {_THIS} AND label <> ''"
-    f" AND {_CHANGED.format('')} /* MANY */"
+INDEXED = (
+    "DELETE FROM looopy_unindexed WHERE tenant_id = :tenant"
+    f" AND context_id {IN_CONTEXTS} /* MANY */"
 )
 
-INDEXED = f"DELETE FROM looopy_unindexed WHERE {_THIS}"
-
-LABELS = f"SELECT label FROM looopy_context_index WHERE {_THIS} AND label <> ''"
-
-ADD_LABEL = (
-    "INSERT INTO looopy_context_index (tenant_id, context_id, label, status, touched,"
-    " due_at) VALUES (:tenant, :context, :label, :status, :touched, :due)"
+LABELS = (
+    "SELECT context_id, label FROM looopy_context_index WHERE tenant_id = :tenant"
+    f" AND context_id {IN_CONTEXTS}"
 )
-
 DROP_LABEL = f"DELETE FROM looopy_context_index WHERE {_THIS} AND label = :label"
+
+LAST_ACTIVITY = f"SELECT last_activity FROM looopy_contexts WHERE {_THIS}"
 
 READ_TAGS = f"SELECT tags FROM looopy_contexts WHERE {_THIS} /* FOR UPDATE */"
 SAVE_TAGS = f"UPDATE looopy_contexts SET tags = :tags WHERE {_THIS}"
 
 _IS_LIVE = f"c.holder IS NOT NULL AND {_live('c.lease_until')}"
-# A context with an open turn keeps its mark, so the few that are marked have all that runs. Not a
-# join: for an empty table, that would be planned along half of the key.
+# A context with an open turn keeps its mark, so those that are marked have all that runs.
 RUNNING = (
     "SELECT u.context_id FROM looopy_unindexed u WHERE u.tenant_id = :tenant AND"
     f" (SELECT c.open_turn IS NOT NULL AND {_IS_LIVE}"
     " AND (:actor IS NULL OR c.owner_actor = :actor) FROM looopy_contexts c"
-    " WHERE c.tenant_id = u.tenant_id AND c.context_id = u.context_id)"
-    " ORDER BY u.context_id LIMIT :limit"
+    f" WHERE {_OF_MARK}) ORDER BY u.context_id LIMIT :limit"
 )
 # A turn whose lease has expired keeps nobody busy.
 _STATUS = f"CASE WHEN i.status = 'busy' AND NOT ({_IS_LIVE}) THEN 'ready' ELSE i.status END"
@@ -218,13 +217,18 @@ _LABELLED = " AND ".join(
     f" i.tenant_id AND l.context_id = i.context_id AND l.label = :label{n}) IS NOT NULL)"
     for n in range(1, 10)
 )
+# One condition with the status: SQLite sorts what it expects to be few rows.
+_IS_MARKED = (
+    "(SELECT u.context_id FROM looopy_unindexed u WHERE u.tenant_id = i.tenant_id"
+    " AND u.context_id = i.context_id) IS NOT NULL"
+)
 _FIND = (
     f"SELECT {CONTEXT_COLUMNS}, {{turn}}, i.touched FROM looopy_context_index i"
     " CROSS JOIN looopy_contexts c LEFT JOIN {turns}"
     " WHERE i.tenant_id = :tenant AND i.label = :label"
     " AND c.tenant_id = i.tenant_id AND c.context_id = i.context_id"
     " AND i.touched >= :since AND (i.touched, i.context_id) < (:until, :after_id)"
-    f" AND (:status IS NULL OR {_STATUS} = :status)"
+    f" AND CASE WHEN {_IS_MARKED} THEN FALSE ELSE :status IS NULL OR {_STATUS} = :status END"
     f" AND {_LABELLED}{{more}} ORDER BY i.touched DESC, i.context_id DESC LIMIT :limit"
 )
 _TURNS = (
@@ -248,6 +252,57 @@ def walks(turn_columns: str, turns: str) -> tuple[str, ...]:
 
 FIND_ALL, FIND_DUE = walks(TURN_COLUMNS, _TURNS)
 
+# Marked contexts that may be in a listing. What is not known without reading JSON is left to the
+# reader: tags and metadata have to contain each text of `:needles`, and a context without an open
+# turn has any status but busy.
+_RUNS = f"c.open_turn IS NOT NULL AND {_IS_LIVE}"
+_MAY_BE_LISTED = (
+    "c.last_activity >= :since AND (c.last_activity, c.context_id) < (:until, :after_id)"
+    " AND (:actor IS NULL OR c.owner_actor = :actor)"
+    " AND (:status IS NULL OR CASE WHEN c.open_turn IS NULL THEN :status <> 'busy'"
+    f" WHEN {_IS_LIVE} THEN :status = 'busy' ELSE :status = 'ready' END)"
+    f" AND (:due = 0 OR NOT ({_RUNS}))"
+    " AND (:needles = '[]' OR NOT EXISTS (SELECT 1 FROM"
+    " json_array_elements_text(CAST(:needles AS json)) n(value)"
+    " WHERE strpos(concat(c.tags, c.metadata), n.value) = 0))"
+)
+_MARKED = (
+    f"SELECT {CONTEXT_COLUMNS}, {{turn}}, now_us(), c.last_activity FROM {{marks}} u"
+    " {contexts} LEFT JOIN {turns} WHERE u.tenant_id = :tenant"
+)
+# Few of all that are marked: they are chosen before anything else is read.
+_NEWEST_MARKS = (
+    "(SELECT u.tenant_id, u.context_id FROM looopy_unindexed u {contexts}"
+    f" WHERE u.tenant_id = :tenant AND {_MAY_BE_LISTED}"
+    " ORDER BY c.last_activity DESC, c.context_id DESC LIMIT :limit)"
+)
+_NEXT_MARKS = (
+    f" AND u.context_id > :after_marked AND {_MAY_BE_LISTED} ORDER BY u.context_id LIMIT :limit"
+)
+
+
+def marked(turn_columns: str, contexts: str, turns: str) -> tuple[str, str]:
+    """
+    The statements that read marked contexts, with the open turn of each one joined in.
+
+    The first reads the newest, in any order, and the second one reads pages of all, by id.
+    """
+    newest = _NEWEST_MARKS.format(contexts=contexts)
+    parts = {"turn": turn_columns, "contexts": contexts, "turns": turns}
+    return (
+        _MARKED.format(**parts, marks=newest),
+        _MARKED.format(**parts, marks="looopy_unindexed") + _NEXT_MARKS,
+    )
+
+
+# Each row is looked up by its whole key, whatever the server knows of the tables.
+NEWEST_MARKED, LIST_MARKED = marked(
+    TURN_COLUMNS,
+    f"CROSS JOIN LATERAL (SELECT * FROM looopy_contexts c WHERE {_OF_MARK} OFFSET 0) c",
+    "LATERAL (SELECT * FROM looopy_turns t WHERE t.tenant_id = c.tenant_id"
+    " AND t.context_id = c.context_id AND t.turn = c.open_turn OFFSET 0) t ON TRUE",
+)
+
 # --- the index of words ---
 
 # A search first adds the messages that are not in the index yet, up to the newest: a turn writes
@@ -269,18 +324,16 @@ TO_SEARCH = (
     " FROM looopy_contexts c WHERE c.tenant_id = :tenant AND c.context_id = :context"
 )
 
-_IN_CONTEXTS = "= ANY(ARRAY(SELECT json_array_elements_text(CAST(:contexts AS json))))"
-
 # Those of :contexts with messages that are not in the index.
 NOT_SEARCHED = (
     "SELECT c.context_id FROM looopy_contexts c WHERE c.tenant_id = :tenant"
-    f" AND c.context_id {_IN_CONTEXTS}"
+    f" AND c.context_id {IN_CONTEXTS}"
     f" AND c.last_position >= c.visible_from AND c.last_position > COALESCE({_UPTO}, 0)"
 )
 
 SOURCES = (
     "SELECT c.context_id, c.source FROM looopy_lineage c WHERE c.tenant_id = :tenant"
-    f" AND c.context_id {_IN_CONTEXTS}"
+    f" AND c.context_id {IN_CONTEXTS}"
 )
 
 # Nobody can clear or delete the context before the words of its messages are there: both lock its
@@ -329,7 +382,7 @@ FIND_WORDS = (
 # Those of :contexts that may have such messages.
 FIND_CONTEXTS = (
     "SELECT DISTINCT w.context_id FROM looopy_words w WHERE w.tenant_id = :tenant"
-    f" AND w.context_id {_IN_CONTEXTS} AND w.words @@ {_QUERY}"
+    f" AND w.context_id {IN_CONTEXTS} AND w.words @@ {_QUERY}"
 )
 
 # --- who may write ---

@@ -23,6 +23,8 @@ number proves nothing, and an owner of the old context is fenced by its epoch.
 
 from __future__ import annotations
 
+import re
+
 from looopy.stores.sql import statements as s
 
 BITS = 32
@@ -107,6 +109,9 @@ _HALVE = (
     f" SELECT {_place('low')} FROM halve WHERE low = high"
 )
 _NAMED = "(SELECT value FROM json_each(:contexts))"
+_NEEDLES = "json_each(:needles) n"
+_ENTRIES = "json_each(:entries) e"
+_HOLDS = "instr(COALESCE(c.tags, '') || c.metadata, "
 _IN_BLOCK = "w.number = b.number AND w.block = b.block"
 _IS_WANTED = "w.word >= json_extract(q.value, '$[0]') AND w.word <= json_extract(q.value, '$[1]')"
 # A word that no message of a block has.
@@ -123,6 +128,30 @@ IN_SQLITE = {
             s.walks(_TURN_COLUMNS, f"looopy_turn_rows t ON t.id = ({_at('c.open_turn')})"),
             strict=True,
         )
+    ),
+    **dict(
+        zip(
+            (s.NEWEST_MARKED, s.LIST_MARKED),
+            (
+                text.replace("json_array_elements_text(CAST(:needles AS json)) n(value)", _NEEDLES)
+                .replace("strpos(concat(c.tags, c.metadata), ", _HOLDS)
+                for text in s.marked(
+                    _TURN_COLUMNS,
+                    "CROSS JOIN looopy_contexts c ON c.tenant_id = u.tenant_id"
+                    " AND c.context_id = u.context_id",
+                    f"looopy_turn_rows t ON t.id = ({_at('c.open_turn')})",
+                )
+            ),
+            strict=True,
+        )
+    ),
+    s.TO_INDEX: s.TO_INDEX.replace(s.IN_CONTEXTS, f"IN {_NAMED}"),
+    s.LABELS: s.LABELS.replace(s.IN_CONTEXTS, f"IN {_NAMED}"),
+    s.INDEXED: s.INDEXED.replace(s.IN_CONTEXTS, f"IN {_NAMED}"),
+    s.INDEX: re.sub(
+        r"(?:CAST\()?e\.value->>(\d)(?: AS bigint\))?",
+        r"json_extract(e.value, '$[\1]')",
+        s.INDEX.replace("json_array_elements(CAST(:entries AS json)) e(value)", _ENTRIES),
     ),
     s.LIST_CONTEXTS: (
         f"{_CONTEXT} AND c.context_id > :after_id AND c.context_id < '{s.GHOST}'"
