@@ -16,6 +16,7 @@ from looopy.server.ag_ui import runs
 from looopy.server.ag_ui.request import read_run
 from looopy.server.ag_ui.runs import Runs
 from looopy.server.chains import record_of
+from looopy.server.problems import Problem
 from looopy.testing import ScriptedProvider, failure, text, tool_call
 from looopy.tools import request_input
 
@@ -164,18 +165,45 @@ async def test_interrupts_are_answered_given_up_or_refused(made):
     assert "Never mind." in contents(outs[1])
 
 
-async def test_a_message_that_is_known_is_answered_anew_or_edited(made):
-    """By the id that the page gave it, or by that of the snapshot."""
+AGAIN = {"forwardedProps": {"looopy": {"again": True}}}
+FORCED = {"forwardedProps": {"looopy": {"again": True, "force": True}}}
+
+
+async def test_a_message_that_is_known_is_shown_edited_or_answered_anew(made):
+    """By the id that the page gave it or that of the snapshot; anew only if it asks for that."""
     run, provider = made(*[text(f"{n}.") for n in range(5)])
     await run("r-1", SAYS)
     await run("r-2", says("u-2", "B"))
-    outs = await run("r-3", says("u-2", "B"))
-    assert (contents(outs[1])[:3], answer(outs)) == (["Hi.", "0.", "B"], "2.")
-    outs = await run("r-4", says("u-2", "C"))
+    for run_id, message in (("r-3", says("u-2", "B")), ("r-3", SAYS), ("r-4", SAYS)):
+        outs = await run(run_id, message)
+        assert contents(outs[1]) == ["Hi.", "0.", "B", "1."]
+        assert outs[-1]["outcome"] == {"type": "success"}
+    for _ in range(2):
+        outs = await run("r-5", says("u-2", "B"), **AGAIN)
+        assert (contents(outs[1])[:3], answer(outs)) == (["Hi.", "0.", "B"], "2.")
+    outs = await run("r-6", says("u-2", "C"))
     assert (contents(outs[1])[2], answer(outs)) == ("C", "3.")
-    outs = await run("r-5", says("message-1", "A"))
+    assert contents((await run("r-5", says("u-2", "B")))[1])[2:] == ["C", "3."]
+    outs = await run("r-7", says("message-1", "A"))
     assert (contents(outs[1])[0], answer(outs)) == ("A", "4.")
     assert [m.text for m in provider.requests[-1].messages] == ["A"]
+
+
+async def test_a_run_with_effects_is_not_done_again_unless_it_is_forced(made):
+    """A retry of the client shows the turn; so does one of the answers to its interrupts."""
+    run, provider = made(*[tool_call("pay", eur=5), text("Paid.")] * 2)
+    asked = (await run("r-1", SAYS))[-1]["outcome"]["interrupts"][0]["id"]
+    resume = [{"interruptId": asked, "status": "resolved", "payload": True}]
+    assert answer(await run("r-2", resume=resume)) == "Paid."
+    for run_id, more in (("r-3", {"resume": resume}), ("r-4", {"messages": SAYS})):
+        again = await run(run_id, more.pop("messages", ()), **more)
+        assert (answer(again), again[-1]["outcome"]["type"]) == ("Paid.", "success")
+    with pytest.raises(Problem, match="the tool pay ran for this request") as refused:
+        await run("r-5", SAYS, **AGAIN)
+    assert (refused.value.status, refused.value.code) == (409, "effects_repeated")
+    assert refused.value.path == "/forwardedProps/looopy/again"
+    assert len(provider.requests) == 2
+    assert (await run("r-6", SAYS, **FORCED))[-1]["outcome"]["type"] == "interrupt"
 
 
 async def test_a_slow_page_gets_no_message_twice(made):
@@ -278,6 +306,9 @@ def _posted(**body: Any) -> dict[str, Any]:
         ),
         (_posted(resume=[{"interruptId": "1"}]), "/resume/0/status"),
         (_posted(tools=[{"name": 1, "description": ""}]), "/tools/0/name"),
+        (_posted(forwardedProps={"looopy": 1}), "/forwardedProps/looopy"),
+        (_posted(forwardedProps={"looopy": {"again": 1}}), "/forwardedProps/looopy/again"),
+        (_posted(messages=[], **AGAIN), "/forwardedProps/looopy/again"),
     ],
 )
 def test_a_malformed_run_is_refused_with_the_place(body, path):

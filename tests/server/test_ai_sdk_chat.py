@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import copy
 from typing import Any
 
 import pytest
@@ -13,7 +15,8 @@ from looopy.server.ai_sdk.chat import Chat
 from looopy.server.ai_sdk.parts import Parts
 from looopy.server.ai_sdk.request import read_request
 from looopy.server.ai_sdk.transcript import Answer
-from looopy.testing import ScriptedProvider, text, tool_call
+from looopy.server.problems import Problem
+from looopy.testing import ScriptedProvider, failure, text, tool_call
 from looopy.tools import client_tool
 
 ADA = AuthContext("ada")
@@ -57,6 +60,21 @@ def texts(message: Any) -> str:
     return "".join(part["text"] for part in message["parts"] if part["type"] == "text")
 
 
+def user(message_id: str, said: str) -> Any:
+    return {"id": message_id, "role": "user", "parts": [{"type": "text", "text": said}]}
+
+
+HANGING = asyncio.Event()
+
+
+@tool
+async def hang() -> str:
+    """Begin, and never end."""
+    HANGING.set()
+    await asyncio.Event().wait()
+    return "never"
+
+
 @tool(needs_approval=True)
 def pay(eur: int) -> str:
     """Pay."""
@@ -73,7 +91,7 @@ async def made():
             provider = ScriptedProvider(replies, **options)
 
             def build(context_id: str, stores: Any) -> Agent:
-                tools = [pay, client_tool("locate", "Where is the user?")]
+                tools = [pay, hang, client_tool("locate", "Where is the user?")]
                 return Agent(context_id, llm_provider=provider, tools=tools, stores=stores)
 
             hosts.append(AgentHost(build, stores))
@@ -151,6 +169,88 @@ async def test_an_edited_or_regenerated_message_takes_the_place_of_the_old_one(m
     loaded = await chat.messages("trip", ADA)
     assert [texts(m) for m in loaded] == ["A!", "5."]
     assert [m.text for m in provider.requests[-1].messages] == ["A!"]
+
+
+async def test_a_late_copy_of_any_request_shows_what_that_request_began(made):
+    """A message, an edit, and an answer to an approval, with others behind them by now."""
+    replies = [tool_call("pay", eur=5), text("Paid."), text("1."), text("2."), text("3.")]
+    chat, provider = made(*replies)
+    page = Page(chat)
+    posted: list[Any] = []
+
+    async def post(*wanted: Any, **more: Any) -> None:
+        posted.append((wanted, {"id": "trip", "messages": copy.deepcopy(page.messages), **more}))
+        answer = await (await page.post(**more))
+        assert (answer["id"], texts(answer)) == wanted
+
+    page.messages = [user("u-1", "Pay 5.")]
+    await post("turn-1", "")
+    part = page.messages[-1]["parts"][-1]
+    part |= {"state": "approval-responded", "approval": part["approval"] | {"approved": True}}
+    await post("turn-1", "Paid.")
+    page.messages.append(user("u-2", "B"))
+    await post("turn-3", "1.")
+    page.messages[2:] = [user("u-2", "C")]
+    await post("turn-4", "2.", messageId="u-2")
+    page.messages.append(user("u-3", "D"))
+    await post("turn-5", "3.")
+    before = await chat.host.stores.journal.events("trip")
+    for (answered, said), body in posted:
+        late = Page(chat)
+        late.messages = body["messages"]
+        answer = await late.take(await chat.post(read_request(body), ADA))
+        assert answer["id"] == answered
+        assert texts(answer) == (said or "Paid.")
+    assert await chat.host.stores.journal.events("trip") == before
+    assert len(provider.requests) == len(replies)
+
+
+async def test_a_message_whose_tool_acted_is_regenerated_only_if_that_is_forced(made):
+    """A turn that failed is continued instead; so no tool runs twice."""
+    broken = failure(RuntimeError("the model is gone"))
+    replies = [tool_call("pay", eur=5), broken, text("Paid."), tool_call("pay", eur=5)]
+    chat, provider = made(*replies)
+    page = Page(chat)
+    answer = await page.say("Pay 5.", "u-1")
+    part = answer["parts"][-1]
+    part |= {"state": "approval-responded", "approval": part["approval"] | {"approved": True}}
+    await (await page.post())
+    assert page.stream[-1]["finishReason"] == "error"
+    page.messages.pop()
+    regenerate = {"trigger": "regenerate-message", "messageId": "turn-1"}
+    answer = await (await page.post(**regenerate))
+    assert (texts(answer), answer["parts"][1]["output"]) == ("Paid.", "paid 5")
+    assert page.stream[-1]["finishReason"] == "stop"
+    page.messages.pop()
+    with pytest.raises(Problem, match="the tool pay ran for this request") as refused:
+        await page.post(**regenerate)
+    assert (refused.value.status, refused.value.code) == (409, "effects_repeated")
+    assert refused.value.path == "/trigger"
+    assert len(provider.requests) == 3
+    answer = await (await page.post(**regenerate, force=True))
+    assert (answer["id"], answer["parts"][-1]["state"]) == ("turn-4", "approval-requested")
+
+
+async def test_a_page_that_was_cut_off_gets_the_result_of_the_call_that_died(made):
+    """The continued answer ends the tool part that the page still shows as running."""
+    chat, _ = made(tool_call("hang"))
+    page = Page(chat)
+    page.messages = [user("u-1", "Hang.")]
+    parts = await chat.post(read_request({"id": "trip", "messages": page.messages}), ADA)
+    answer = Answer(Parts())
+    async for part in parts:
+        answer.add(part)
+        if part["type"] == "tool-input-available":
+            break
+    await HANGING.wait()
+    await parts.aclose()
+    assert await chat.host.drain(0.01) == 1
+    page.messages.append(answer.message)
+    page.chat, _ = made(text("I do not know."))
+    answer = await (await page.post(messageId="turn-1"))
+    assert [part.get("state") for part in answer["parts"]] == [None, "output-error", None, "done"]
+    assert "outcome of this call is unknown" in answer["parts"][1]["errorText"]
+    assert (await page.chat.messages("trip", ADA))[1]["parts"] == answer["parts"]
 
 
 async def test_a_page_that_comes_back_in_the_middle_sees_all_of_the_answer(made):

@@ -23,10 +23,10 @@ ROOT = Path(__file__).parents[2]
 class Served:
     """A server in a child process, which can be killed and started again."""
 
-    def __init__(self, folder: Path, port: int) -> None:
+    def __init__(self, folder: Path, port: int, module: str = "tests.web.app") -> None:
         self.url = f"http://127.0.0.1:{port}"
         self._command = [
-            *(sys.executable, "-m", "tests.web.app"),
+            *(sys.executable, "-m", module),
             *(str(port), f"sqlite:///{folder / 'web.db'}", str(folder)),
         ]
         self._process: asyncio.subprocess.Process | None = None

@@ -13,6 +13,7 @@ process stops. The protocols are thin faces above it. The room may import every 
 - `acp/`: the Agent Client Protocol of editors. `mcp/`: agents as tools of an MCP server. `stdio`:
   lines for both. `spoken`: answers to questions in words.
 - `a2a/`: A2A, by which agents call agents.
+- `repeats`: what a request does that comes again, for all of them.
 - `client`: a client of the HTTP API, which the command line uses.
 - `ui/`: the page at `/ui`, for people. `timeline`, `replays`, `clip`: parts of the HTTP API that it
   needs.

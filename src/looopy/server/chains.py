@@ -33,6 +33,23 @@ async def root_of(stores: Stores, context_id: str, turn: TurnRecord) -> TurnReco
     return turn
 
 
+async def newest_with_root(
+    stores: Stores, context_id: str, count: int
+) -> tuple[TurnRecord | None, TurnRecord | None]:
+    """The newest of *count* turns, and the first of those that write one answer with it."""
+    newest = await record_of(stores, context_id, count)
+    return newest, None if newest is None else await root_of(stores, context_id, newest)
+
+
+async def last_of(stores: Stores, context_id: str, turn: TurnRecord) -> TurnRecord:
+    """The last of the turns that write one answer with *turn*."""
+    while (after := await record_of(stores, context_id, turn.turn + 1)) is not None:
+        if after.continues is None or await message_of(stores, context_id, after) is not None:
+            break
+        turn = after
+    return turn
+
+
 async def begun_by(stores: Stores, context_id: str, position: int) -> TurnRecord | None:
     """The turn that the user's message at *position* began; `None` if it began none."""
     if position < 1:

@@ -1,5 +1,5 @@
 """
-All turns, or all messages, of a context, read page by page: memory stays at one page.
+All turns, events or messages of a context, read page by page: memory stays at one page.
 
 A message may have megabytes, and no store knows how long a page is before it is read. So a page
 begins small, and a `Portion` says how many rows the next one takes.
@@ -66,6 +66,24 @@ async def turns_of(stores: Stores, context_id: str, after: int = 0) -> AsyncIter
         after = page[-1].turn
         for turn in page:
             yield turn
+
+
+async def events_of(
+    stores: Stores, context_id: str, after: int = 0, upto: int | None = None
+) -> AsyncIterator[AgentEvent]:
+    """The stored events with a `seq` over *after*, to the head or up to *upto*, in order."""
+    portion = Portion(_PAGE)
+    while upto is None or after < upto:
+        most = portion.rows if upto is None else min(portion.rows, upto - after)
+        found = await stores.journal.events(context_id, after=after, limit=most)
+        portion.took(len(found), messages_in(found))
+        for event in found:
+            after = event.seq or after
+            if upto is not None and after > upto:
+                return
+            yield event
+        if not found:
+            return
 
 
 async def messages_of(

@@ -54,6 +54,8 @@ class RunRequest:
         results: The results of the page's own tools, by the id of the call.
         calls: The ids of the calls that the page has.
         metadata: For the turn: what tools and prompts may read of the page.
+        again: The page wants another answer to its last message: `forwardedProps.looopy.again`.
+        force: Even if tools with effects run again: `forwardedProps.looopy.force`.
     """
 
     thread_id: str
@@ -66,6 +68,8 @@ class RunRequest:
     results: Mapping[str, Any] = field(default_factory=dict)
     calls: frozenset[str] = frozenset()
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    again: bool = False
+    force: bool = False
 
 
 def read_run(body: Any) -> RunRequest:
@@ -87,6 +91,10 @@ def read_run(body: Any) -> RunRequest:
         message_id = last.id
         _check_id(message_id, f"{path}/id")
         message = _message(last.content, f"{path}/content")
+    again, force = _asked(found.forwarded_props)
+    if again and message is None:
+        text = "the message that is to be answered again must be the last one"
+        raise _refused("/forwardedProps/looopy/again", text)
     return RunRequest(
         thread_id=found.thread_id,
         run_id=found.run_id,
@@ -106,7 +114,21 @@ def read_run(body: Any) -> RunRequest:
         results=_results(found),
         calls=frozenset(_calls(found)),
         metadata=_metadata(found, message_id),
+        again=again,
+        force=force,
     )
+
+
+def _asked(props: Any) -> tuple[bool, bool]:
+    """The words for looopy in `forwardedProps`: `again` and `force`."""
+    own = props.get("looopy", {}) if isinstance(props, Mapping) else {}
+    if not isinstance(own, Mapping):
+        raise _refused("/forwardedProps/looopy", "must be an object")
+    again, force = own.get("again", False), own.get("force", False)
+    for name, value in (("again", again), ("force", force)):
+        if not isinstance(value, bool):
+            raise _refused(f"/forwardedProps/looopy/{name}", "must be true or false")
+    return again, force
 
 
 def _validated(body: Any) -> RunAgentInput:
@@ -204,6 +226,7 @@ def _calls(found: RunAgentInput) -> Iterator[str]:
 
 def _metadata(found: RunAgentInput, message_id: str) -> dict[str, Any]:
     said = {
+        "run_id": found.run_id,
         "message_id": message_id,
         "state": found.state,
         "context": _json(found.context),

@@ -1,32 +1,49 @@
 """
 Runs of AG-UI in front of an `AgentHost`; no web framework.
 
-A run begins a turn, continues one, or shows one: that which has its id, or which runs already. A
-run that does not begin with a message of its own first sends the messages that are committed.
+A run begins a turn, continues one, or shows one: that which its message or its id began, or which
+runs already. A run that does not begin with a message of its own first sends the messages that are
+committed.
+
+AG-UI's client sends the same messages with another `runId` when it is asked to run again. So the id
+of the last message is the key of its turn. Answers have the ids of what they answer, and any other
+run its `runId`. The protocol has no word for doing a run again: `forwardedProps.looopy.again` is
+ours. See `looopy.server.repeats`.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any
+from weakref import WeakValueDictionary
 
 from looopy.agent.agent import Agent
-from looopy.errors import ContextNotFound, InputNotFound, ValueRefused
+from looopy.errors import ContextNotFound, IdempotencyConflict, InputNotFound, ValueRefused
 from looopy.server.ag_ui.events import CREDENTIALS, SNAPSHOT, Out, RunEvents, outcome_of
 from looopy.server.ag_ui.messages import Snapshot, call_ids_in
 from looopy.server.ag_ui.request import RunRequest
 from looopy.server.call_ids import CallIds, newest_id
-from looopy.server.chains import begun_by, record_of, root_of
+from looopy.server.chains import last_of, newest_with_root, record_of, root_of
 from looopy.server.host import AgentHost
+from looopy.server.repeats import (
+    Begun,
+    begun_with,
+    check_again,
+    digest,
+    effect_of,
+    is_rewound,
+    replacing,
+)
 from looopy.stores.bundle import Stores
 from looopy.stores.pages import turns_of
+from looopy.stores.records import TurnRecord
 from looopy.types.context import AuthContext
 from looopy.types.event import AgentEvent, AuthRequired, InputRequired, TurnEnd, TurnError
 from looopy.types.state import AgentStatus, PendingKind, PendingRequest
 
 _PAGE = 500
-_NEWEST = 500  # turns among which the turn of a message is looked for
 
 
 class Runs:
@@ -39,6 +56,7 @@ class Runs:
 
     def __init__(self, host: AgentHost) -> None:
         self._host = host
+        self._beginning = WeakValueDictionary[tuple[str, str], asyncio.Lock]()
 
     async def run(
         self, asked: RunRequest, auth: AuthContext | None = None
@@ -56,7 +74,12 @@ class Runs:
         says = asked.message is not None
         try:
             async with self._host.agent(asked.thread_id, auth, create=says) as agent:
-                return await self._run(agent, asked, auth)
+                # A run that comes twice at once differs in its `runId`, so its keys would conflict.
+                one = (asked.thread_id, asked.message_id)
+                async with self._beginning.setdefault(one, asyncio.Lock()):
+                    with suppress(IdempotencyConflict):
+                        return await self._run(agent, asked, auth)
+                    return await self._run(agent, asked, auth)  # it began in another process
         except ContextNotFound:
             if says or asked.resume or not asked.bare:
                 raise
@@ -65,43 +88,87 @@ class Runs:
     async def _run(
         self, agent: Agent, asked: RunRequest, auth: AuthContext | None
     ) -> AsyncGenerator[Out, None]:
-        stores = self._host.stores_for(auth)
-        name, key = asked.thread_id, f"ag-ui:{asked.run_id}"
+        stores, name = self._host.stores_for(auth), asked.thread_id
         state = await agent.refresh()
         record = await stores.state.load(name)
         running = record.open_turn if record is not None else None
         if running is None and state.status is AgentStatus.BUSY:
             state = await agent.refresh()  # the turn ended just now, and may have asked
-        known = await stores.journal.turn_of_key(name, key)
-        if known is not None:
-            return self._attached(asked, auth, known[0])
-        message, begun = asked.message, None
-        if message is not None:
-            begun = await _turn_of(stores, asked, state.turn_count)
-        new = message is not None and begun is None
-        inputs = _inputs(asked, state.pending, says=new)
+        message, spoken, key = asked.message, f"ag-ui-message:{asked.message_id}", _key(asked)
+        begun = await begun_with(stores, name, spoken, asked.message_id) if message else []
+        new = message is not None and not begun
+        known = None if new else await stores.journal.turn_of_key(name, key)
+        waiting = {one.request_id for one in state.pending}
+        told = known is not None or (
+            bool(begun) and not any(one.request_id in waiting for one in asked.resume)
+        )
+        inputs = {} if told else _inputs(asked, state.pending, says=new)
         if running is not None and not new and not inputs:
             return self._attached(asked, auth, running.turn)
-        if begun is not None and not inputs:
-            newest = await record_of(stores, name, state.turn_count)
-            root = newest and await root_of(stores, name, newest)
-            if state.interrupted_turn is None or root is None or root.turn != begun:
-                await agent.rewind(begun)  # the page edits the message, or wants another answer
-            else:
-                message = None
-        elif begun is not None:
+        newest, root = await newest_with_root(stores, name, state.turn_count)
+        lacks = root is not None and (
+            state.interrupted_turn is not None or (asked.again and state.error is not None)
+        )
+        shown: TurnRecord | None = None
+        if known is not None:
+            shown = await record_of(stores, name, known[0])
+        elif begun and not inputs:
+            shown = await self._repeated(asked, auth, begun, root if lacks else None)
+        if shown is not None:
+            first = await root_of(stores, name, shown)
+            if not lacks or root is None or first.turn != root.turn:
+                if newest is not None and (await last_of(stores, name, shown)).turn == newest.turn:
+                    return self._attached(asked, auth, newest.turn)
+                return self._shown(asked, auth, state.pending)
+        elif begun and not inputs:  # an edit, or another answer
+            last = begun[-1].turn
+            if not await is_rewound(stores, name, last):
+                await agent.rewind(last.turn)
+            spoken = replacing(spoken, last.turn)
+        if begun and (inputs or shown is not None):
             message = None
-        begins = new or begun is not None or inputs or asked.resume
+        begins = message is not None or inputs or asked.resume or shown is not None
         if not begins and (asked.bare or state.interrupted_turn is None):
             return self._shown(asked, auth, state.pending)
         turn = agent.execute_turn(
-            message, auth, inputs=inputs or None, idempotency_key=key, metadata=asked.metadata
+            message,
+            auth,
+            inputs=inputs or None,
+            idempotency_key=spoken if message is not None else None if known else key,
+            metadata=asked.metadata,
         )
         events = aiter(turn)  # from here on it misses no delta
         number = await turn.accepted()
         if not new or state.pending or state.interrupted_turn is not None:
             return self._attached(asked, auth, number)
         return self._streamed(asked, auth, events, number)
+
+    async def _repeated(
+        self,
+        asked: RunRequest,
+        auth: AuthContext | None,
+        begun: list[Begun],
+        lacking: TurnRecord | None,
+    ) -> TurnRecord | None:
+        """
+        The turn that shows the message of *asked* again; `None` to say it in the place of the last.
+
+        Args:
+            lacking: The turn whose answer lacks its end, or `None`.
+        """
+        stores, name, last = self._host.stores_for(auth), asked.thread_id, begun[-1].turn
+        same = [one for one in begun if asked.message is not None and one.says(asked.message)]
+        if same and not asked.again:
+            return same[-1].turn
+        if asked.again and _brought(last, "run_id") == asked.run_id:
+            return last
+        if asked.force or not asked.again:
+            return None
+        if lacking is not None and lacking.turn == last.turn:
+            return last if await effect_of(stores, name, [last]) is not None else None
+        path, force = "/forwardedProps/looopy/again", "set forwardedProps.looopy.force"
+        await check_again(stores, name, begun, path=path, force=force)
+        return None
 
     async def _streamed(
         self,
@@ -257,23 +324,25 @@ def _answer(request: PendingRequest, payload: Any, path: str, cancelled: bool) -
     )
 
 
-async def _turn_of(stores: Stores, asked: RunRequest, newest: int) -> int | None:
-    """The turn that the user's message began before, by the id that the page gave it."""
-    place = asked.message_id.removeprefix("message-")
-    if place != asked.message_id and place.isdecimal() and len(place) < 16:
-        found = await begun_by(stores, asked.thread_id, int(place))
-        if found is not None:
-            return found.turn
-    names = await _names(stores, asked.thread_id, after=max(0, newest - _NEWEST))
-    return max((turn for turn, name in names.items() if name == asked.message_id), default=None)
+def _key(asked: RunRequest) -> str:
+    """The key of a run that says no message: what it answers, or its own id."""
+    answers = [[one.request_id, one.payload, one.cancelled] for one in asked.resume]
+    if answers and all(one.request_id != CREDENTIALS for one in asked.resume):
+        return f"ag-ui-resume:{digest(answers)}"
+    return f"ag-ui:{asked.run_id}"
 
 
-async def _names(stores: Stores, context_id: str, after: int = 0) -> dict[int, str]:
+async def _names(stores: Stores, context_id: str) -> dict[int, str]:
     """By turn, the id that the page gave the user's message."""
     names: dict[int, str] = {}
-    async for record in turns_of(stores, context_id, after):
-        brought = record.metadata.get("ag_ui")
-        name = brought.get("message_id") if isinstance(brought, Mapping) else None
+    async for record in turns_of(stores, context_id):
+        name = _brought(record, "message_id")
         if isinstance(name, str):
             names[record.turn] = name
     return names
+
+
+def _brought(record: TurnRecord, name: str) -> Any:
+    """What the page said of the run that began a turn."""
+    brought = record.metadata.get("ag_ui")
+    return brought.get(name) if isinstance(brought, Mapping) else None

@@ -1,32 +1,42 @@
 """
 A chat of the AI SDK in front of an `AgentHost`; no web framework.
 
-`id` is the context. A message's own id is the idempotency key of its turn. So a request that is
-repeated shows the turn that it began, and one whose turn died continues that turn.
+`id` is the context. A message's own id is the key of its turn, and the answers of a person are the
+key of the turn that they continue: see `looopy.server.repeats` for what a repetition does.
+`useChat` says `regenerate-message` to have a message answered again. It names the message that it
+edits in `messageId`, which a repeated POST of a message does not have.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
 from looopy.agent.agent import Agent
 from looopy.errors import InputNotFound, ValueRefused
-from looopy.server.ai_sdk.parts import Part, Parts, answer_id, blocks_to_parts
+from looopy.server.ai_sdk.parts import RESULTS, Part, Parts, answer_id
 from looopy.server.ai_sdk.request import Answer, ChatRequest
 from looopy.server.ai_sdk.transcript import Transcript
 from looopy.server.call_ids import newest_id
-from looopy.server.chains import begun_by, message_of, record_of, root_of
+from looopy.server.chains import last_of, newest_with_root, record_of, root_of
 from looopy.server.host import AgentHost
+from looopy.server.repeats import (
+    Begun,
+    begun_with,
+    check_again,
+    digest,
+    effect_of,
+    is_rewound,
+    replacing,
+)
 from looopy.stores.bundle import Stores
+from looopy.stores.pages import events_of
 from looopy.stores.records import TurnRecord
 from looopy.types.context import AuthContext
 from looopy.types.event import AgentEvent, ApprovalDecided
 from looopy.types.message import UserMessage
 from looopy.types.state import PendingKind
-
-_PAGE = 500
 
 
 class Chat:
@@ -57,16 +67,14 @@ class Chat:
         async with self.host.agent(request.context_id, auth, create=create) as agent:
             if request.message is None:
                 return await self._continue(agent, request, auth)
-            turn = await _turn_of(self.host.stores_for(auth), request)
+            stores, key = self.host.stores_for(auth), _key(request)
+            begun = await begun_with(stores, request.context_id, key, request.message_id)
+            if begun:
+                return await self._repeat(agent, request, auth, begun)
             if request.trigger == "regenerate-message":
-                if turn is None:
-                    path = f"{request.path}/id"
-                    raise ValueRefused(f"{path}: the context has no such message", path=path)
-                return await self._again(agent, request, auth, turn)
-            if turn is None:
-                key = _key(request.message_id)
-                return await _say(agent, request.message, auth, key, request.inputs)
-            return await self._repeat(agent, request, auth, turn)
+                path = f"{request.path}/id"
+                raise ValueRefused(f"{path}: the context has no such message", path=path)
+            return await _say(agent, request.message, auth, key, request.inputs)
 
     async def resume(
         self, context_id: str, auth: AuthContext | None = None
@@ -80,7 +88,8 @@ class Chat:
         record = await self.host.current(context_id, auth)
         if record.open_turn is None:
             return None
-        return self._replay(context_id, auth, record.open_turn)
+        stores = self.host.stores_for(auth)
+        return self._replay(context_id, auth, await root_of(stores, context_id, record.open_turn))
 
     async def messages(self, context_id: str, auth: AuthContext | None = None) -> list[Part]:
         """
@@ -90,12 +99,9 @@ class Chat:
             ContextNotFound: There is no such context, or it is somebody else's.
         """
         await self.host.authorise(context_id, auth)
-        journal, transcript = self.host.stores_for(auth).journal, Transcript()
-        after = 0
-        while found := await journal.events(context_id, after=after, limit=_PAGE):
-            for event in found:
-                transcript.see(event)
-                after = event.seq or after
+        transcript = Transcript()
+        async for event in events_of(self.host.stores_for(auth), context_id):
+            transcript.see(event)
         return transcript.messages()
 
     async def stop(self, context_id: str, auth: AuthContext | None = None) -> None:
@@ -129,64 +135,100 @@ class Chat:
                 inputs.setdefault(answer.request_id, answer.value)
             else:
                 others.append(answer)
-        if others:
-            stores = self.host.stores_for(auth)
-            await _check_decided(stores, request.context_id, state.turn_count, others)
-        turn = agent.execute_turn(None, auth, inputs=inputs or None)
-        events = aiter(turn)
-        await turn.accepted()
-        parts = Parts(request.message_id, known=request.known, asked=request.asked)
-        return _shown(events, parts)
+        stores, context_id = self.host.stores_for(auth), request.context_id
+        known = await stores.journal.turn_of_key(context_id, _answers_key(request))
+        if others and known is None:
+            await _check_decided(stores, context_id, state.turn_count, others)
+        turn = None if known is None else known[0]
+        return await self._answered(agent, request, auth, inputs, turn)
 
-    async def _repeat(
-        self, agent: Agent, request: ChatRequest, auth: AuthContext | None, turn: int
-    ) -> AsyncGenerator[Part, None]:
-        """The page sends a message again, or in other words, which edits it."""
-        stores = self.host.stores_for(auth)
-        said = await _said_in(stores, request.context_id, turn)
-        told = request.message
-        state = await agent.refresh()
-        newest = await record_of(stores, request.context_id, state.turn_count)
-        if newest is None or said is None or told is None or not _same(said, told):
-            return await self._anew(agent, request, auth, turn, told or UserMessage())
-        root = await root_of(stores, request.context_id, newest)
-        if root.turn != turn:
-            return await self._anew(agent, request, auth, turn, told)
-        if state.interrupted_turn == newest.turn:
-            running = agent.execute_turn(None, auth)
-            events = aiter(running)
-            await running.accepted()
-            return _shown(events, Parts(answer_id(turn)))
-        return self._replay(request.context_id, auth, newest)
-
-    async def _again(
-        self, agent: Agent, request: ChatRequest, auth: AuthContext | None, turn: int
-    ) -> AsyncGenerator[Part, None]:
-        """Answer a message once more: the stored one, not what the page has of it."""
-        said = await _said_in(self.host.stores_for(auth), request.context_id, turn)
-        told = said or request.message or UserMessage()
-        return await self._anew(agent, request, auth, turn, told)
-
-    async def _anew(
+    async def _answered(
         self,
         agent: Agent,
         request: ChatRequest,
         auth: AuthContext | None,
-        turn: int,
-        message: UserMessage,
+        inputs: Mapping[str, Any],
+        known: int | None,
     ) -> AsyncGenerator[Part, None]:
-        """Go back to before *turn*, and say *message* in its place."""
-        await agent.rewind(turn)
-        return await _say(agent, message, auth, _key(request.message_id, turn))
+        """Continue the turn of the page's last message, unless this request did so: in *known*."""
+        stores, context_id, state = self.host.stores_for(auth), request.context_id, agent.state
+        newest, root = await newest_with_root(stores, context_id, state.turn_count)
+        own = newest if root is not None and request.message_id == answer_id(root.turn) else None
+        begun = None if known is None else await record_of(stores, context_id, known)
+        if begun is None and own is not None and own.continues is not None:
+            begun = None if inputs or state.pending else own
+        missed = await self._missed(request, auth, root if own is not None else None)
+        parts = Parts(request.message_id, known=request.known, asked=request.asked)
+        if begun is not None and (own is None or state.interrupted_turn != own.turn):
+            return self._replay(context_id, auth, begun, parts, missed)
+        key = _answers_key(request) if inputs and known is None else None
+        turn = agent.execute_turn(None, auth, inputs=inputs or None, idempotency_key=key)
+        events = aiter(turn)
+        await turn.accepted()
+        return _shown(events, parts, missed)
+
+    async def _missed(
+        self, request: ChatRequest, auth: AuthContext | None, root: TurnRecord | None
+    ) -> list[Part]:
+        """The stored results of calls of which the page has seen none: it was cut off."""
+        if root is None or not request.open:
+            return []
+        stores, context_id = self.host.stores_for(auth), request.context_id
+        parts = Parts(request.message_id)
+        missed: list[Part] = []
+        async for event in events_of(stores, context_id, root.start_seq - 1):
+            seen = [part for part in parts.see(event) if part["type"] in RESULTS]
+            missed += [part for part in seen if part["toolCallId"] in request.open]
+        return missed
+
+    async def _repeat(
+        self, agent: Agent, request: ChatRequest, auth: AuthContext | None, begun: list[Begun]
+    ) -> AsyncGenerator[Part, None]:
+        """The page sends a message again; or in other words, which edits it; or to have it anew."""
+        stores, context_id = self.host.stores_for(auth), request.context_id
+        state, last = await agent.refresh(), begun[-1]
+        newest, root = await newest_with_root(stores, context_id, state.turn_count)
+        own = newest if root is not None and root.turn == last.turn.turn else None
+        died = own is not None and state.interrupted_turn == own.turn
+        message = request.message or UserMessage()
+        same = [one for one in begun if one.says(message, request.inputs)]
+        shown = same[-1] if same else None
+        path, force = request.path, "pass force: true in the body"
+        if request.trigger == "regenerate-message":
+            message, same, path = last.message or message, begun, "/trigger"
+            runs = own is not None and own.outcome is None
+            replaced = [answer_id(one.turn.turn) for one in begun[:-1]]
+            shown = last if runs or request.named in replaced else None
+            if shown is None and own is not None and (died or state.error) and not request.force:
+                died = await effect_of(stores, context_id, [last.turn]) is not None
+                shown = last if died else None
+        elif request.named == request.message_id and own is None and shown is not None:
+            # It edits, and changes nothing; or it came twice, and the first took the place.
+            shown = last if shown is last and len(begun) > 1 else None
+        if shown is None:
+            if not request.force:
+                await check_again(stores, context_id, same, path=path, force=force)
+            if not await is_rewound(stores, context_id, last.turn):
+                await agent.rewind(last.turn.turn)
+            return await _say(agent, message, auth, replacing(_key(request), last.turn.turn))
+        if shown is last and died:
+            await agent.execute_turn(None, auth).accepted()
+        return self._replay(context_id, auth, shown.turn)
 
     async def _replay(
-        self, context_id: str, auth: AuthContext | None, turn: TurnRecord
+        self,
+        context_id: str,
+        auth: AuthContext | None,
+        turn: TurnRecord,
+        parts: Parts | None = None,
+        missed: Sequence[Part] = (),
     ) -> AsyncGenerator[Part, None]:
-        """The parts of *turn* and of those that it continues, stored ones and those to come."""
-        root = await root_of(self.host.stores_for(auth), context_id, turn)
-        parts = Parts(answer_id(root.turn), until=turn.turn)
-        async with aclosing(self.host.events(context_id, auth, after=root.start_seq - 1)) as events:
-            async for part in _shown(events, parts):
+        """The parts of *turn* and of those that continue it, stored ones and those to come."""
+        last = await last_of(self.host.stores_for(auth), context_id, turn)
+        parts = parts or Parts(answer_id(turn.turn))
+        parts.until = last.turn
+        async with aclosing(self.host.events(context_id, auth, after=turn.start_seq - 1)) as events:
+            async for part in _shown(events, parts, missed):
                 yield part
 
 
@@ -203,43 +245,29 @@ async def _say(
     return _shown(events, Parts())
 
 
-async def _shown(events: AsyncIterator[AgentEvent], parts: Parts) -> AsyncGenerator[Part, None]:
+async def _shown(
+    events: AsyncIterator[AgentEvent], parts: Parts, missed: Sequence[Part] = ()
+) -> AsyncGenerator[Part, None]:
+    """The parts of *events*, to the end of the answer; *missed* come when it has begun."""
     async for event in events:
         for part in parts.see(event):
             yield part
+            if part["type"] == "start":
+                for one in missed:
+                    yield one
         if parts.ended:
             return
 
 
-def _key(message_id: str, instead_of: int | None = None) -> str:
-    """The idempotency key of the turn that a message began, or of the one in its place."""
-    return f"ai-sdk:{message_id}" + ("" if instead_of is None else f"@{instead_of}")
+def _key(request: ChatRequest) -> str:
+    """The key of the turn that a message began."""
+    return f"ai-sdk:{request.message_id}"
 
 
-async def _turn_of(stores: Stores, request: ChatRequest) -> int | None:
-    """The turn that the last message began, by the page's id of it or by the transcript's."""
-    context_id, message_id = request.context_id, request.message_id
-    known = await stores.journal.turn_of_key(context_id, _key(message_id))
-    turn = known[0] if known is not None else None
-    place = message_id.removeprefix("message-")
-    if turn is None and place != message_id and place.isdecimal() and len(place) < 16:
-        begun = await begun_by(stores, context_id, int(place))
-        turn = begun.turn if begun is not None else None
-    while turn is not None:  # what took its place, as often as it was edited
-        later = await stores.journal.turn_of_key(context_id, _key(message_id, turn))
-        if later is None:
-            break
-        turn = later[0]
-    return turn
-
-
-async def _said_in(stores: Stores, context_id: str, turn: int) -> UserMessage | None:
-    record = await record_of(stores, context_id, turn)
-    return None if record is None else await message_of(stores, context_id, record)
-
-
-def _same(said: UserMessage, told: UserMessage) -> bool:
-    return blocks_to_parts(said.content) == blocks_to_parts(told.content)
+def _answers_key(request: ChatRequest) -> str:
+    """The key of the turn that the answers in an assistant's message continued."""
+    told = {one.request_id or one.call_id: one.value for one in request.answers}
+    return f"ai-sdk-answers:{digest(request.message_id, told, request.inputs)}"
 
 
 async def _check_decided(
@@ -255,11 +283,9 @@ async def _check_decided(
     turn = await record_of(stores, context_id, newest)
     if turn is not None:
         after = (await root_of(stores, context_id, turn)).start_seq - 1
-        while left and (found := await stores.journal.events(context_id, after=after, limit=_PAGE)):
-            for event in found:
-                after = event.seq or after
-                if isinstance(event, ApprovalDecided):
-                    left.pop(event.request_id, None)
+        async for event in events_of(stores, context_id, after):
+            if isinstance(event, ApprovalDecided):
+                left.pop(event.request_id, None)
     for request_id, answer in left.items():
         raise InputNotFound(
             f"{answer.path}: no request for approval has the id {str(request_id)[:80]!r}",

@@ -60,6 +60,9 @@ Part: TypeAlias = dict[str, Any]
 HEADERS = {"x-vercel-ai-ui-message-stream": "v1"}
 """The headers of a response with the stream, besides those of any stream of events."""
 
+RESULTS = frozenset({"tool-output-available", "tool-output-error", "tool-output-denied"})
+"""The types of the parts that end a call."""
+
 DONE = b"data: [DONE]\n\n"
 """The last line of a stream."""
 
@@ -92,10 +95,11 @@ class Parts:
         message_id: The message's id; by default that of the first turn.
         known: The tool calls that the viewer's message has already.
         asked: The requests for approval that it has already.
-        until: The number of the last of these turns, whose end ends the stream; `None`: the first
-            end does.
+        until: See the attribute.
 
     Attributes:
+        until: The number of the last of these turns, whose end ends the stream; `None`: the first
+            end does.
         ended: True once the last of these turns has ended.
     """
 
@@ -110,7 +114,7 @@ class Parts:
         self.message_id = message_id
         self.ended = False
         self._started = False
-        self._until = until
+        self.until = until
         self._calls: dict[str, str | None] = dict.fromkeys(known)  # with the names of the tools
         self._asked = set(asked)
         self._denied: set[str] = set()
@@ -155,7 +159,7 @@ class Parts:
                 yield from self._aside(event)
 
     def _begin(self, event: TurnStart) -> Iterator[Part]:
-        self._said, self.ended = event.user_message, False
+        self._said, self.ended, self._error = event.user_message, False, ""
         self._turn, self._made = event.turn, set()
         if not self._started:
             self._started = True
@@ -405,7 +409,7 @@ class Parts:
         if self._answer.drop():
             yield self._reset()
         yield from self._leave()
-        if self._until is not None and event.turn < self._until:
+        if self.until is not None and event.turn < self.until:
             return
         self.ended = True
         about = {

@@ -28,7 +28,7 @@ _MOST_ID_CHARS = 200
 _DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+)(?:;[\w.+-]+=[\w.+-]+)*;base64,", re.ASCII)
 _TRIGGERS = ("submit-message", "regenerate-message")
 _IGNORED = frozenset({"step-start", "reasoning", "source-url", "source-document", "custom"})
-_ANSWERED = ("approval-responded", "output-available", "output-error", "output-denied")
+_ENDED = ("output-available", "output-error", "output-denied")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +57,12 @@ class ChatRequest:
         message: The user's message; `None` if the last message is the assistant's.
         message_id: The id of the last message.
         path: Where the last message stands.
-        known: The tool calls of the last message, if it is the assistant's.
+        known: The tool calls of the last message, if it is the assistant's; *open*: those of them
+            that have no result there.
         asked: Its requests for approval.
         inputs: Answers by `request_id`, from the body's own `inputs`.
+        named: The message that the page edits or regenerates: the body's `messageId`.
+        force: Regenerate although tools with effects run again.
     """
 
     context_id: str
@@ -68,9 +71,12 @@ class ChatRequest:
     path: str
     message: UserMessage | None = None
     known: Sequence[str] = ()
+    open: Sequence[str] = ()
     asked: Sequence[str] = ()
     answers: Sequence[Answer] = ()
     inputs: Mapping[str, Any] = field(default_factory=dict)
+    named: Any = None
+    force: bool = False
 
 
 def read_request(body: Any) -> ChatRequest:
@@ -93,6 +99,9 @@ def read_request(body: Any) -> ChatRequest:
     inputs = body.get("inputs", {})
     if not isinstance(inputs, Mapping):
         raise _refused("/inputs", "must be an object of answers by request id")
+    force = body.get("force", False)
+    if not isinstance(force, bool):
+        raise _refused("/force", "must be true or false")
     last, path = _last(body)
     message_id, role = _text(last, "id", path), _text(last, "role", path)
     parts = last.get("parts")
@@ -104,6 +113,8 @@ def read_request(body: Any) -> ChatRequest:
         "message_id": message_id,
         "path": path,
         "inputs": dict(inputs),
+        "named": body.get("messageId"),
+        "force": force,
     }
     if role == "user":
         return ChatRequest(**common, message=_message(parts, f"{path}/parts"))
@@ -112,9 +123,10 @@ def read_request(body: Any) -> ChatRequest:
     tools = list(_tools(parts, f"{path}/parts"))
     return ChatRequest(
         **common,
-        known=[call for call, _, _ in tools],
-        asked=[request for _, request, _ in tools if request is not None],
-        answers=[answer for _, _, answer in tools if answer is not None],
+        known=[call for call, *_ in tools],
+        open=[call for call, state, *_ in tools if state not in _ENDED],
+        asked=[request for *_, request, _ in tools if request is not None],
+        answers=[answer for *_, answer in tools if answer is not None],
     )
 
 
@@ -179,7 +191,7 @@ def _file(part: Mapping[str, Any], path: str) -> UserBlock:
 
 
 def _tools(parts: Sequence[Any], path: str) -> Any:
-    """Each tool part's call, its request for approval, and the person's answer."""
+    """Each tool part's call, its state, its request for approval, and the person's answer."""
     for number, part in enumerate(parts):
         place = f"{path}/{number}"
         kind = _kind(part, place)
@@ -198,7 +210,7 @@ def _tools(parts: Sequence[Any], path: str) -> Any:
         elif state == "output-error":
             text = _text(part, "errorText", place, most=None)
             answer = Answer(place, call, {"is_error": True, "content": text})
-        yield call, request, answer
+        yield call, state, request, answer
 
 
 def _approval(approval: Any, state: str, call: str, path: str) -> tuple[str, Answer | None]:
