@@ -180,4 +180,20 @@ MUTANTS = [
         'description=_description(tool.description or ""),',
         "tests/unit/tools/sources/mcp/test_listing.py::test_no_part_of_a_listing_shows_a_secret_of_the_server",
     ),
+    mutant(
+        "mcp-code-ends-a-connection",
+        "an error of an MCP server restarts it, and a call that reads runs twice",
+        "looopy.tools.sources.mcp.transports:_outcome",
+        'return _said({"message": error.message, "code": error.code})',
+        "return None",
+        "tests/mcp/test_error_codes.py::test_error_of_a_process_keeps_its_words_and_the_process",
+    ),
+    mutant(
+        "mcp-broken-answer-is-known",
+        "a call whose answer over HTTP broke off counts as one that failed",
+        "looopy.tools.sources.mcp.transports:_Followed.__aiter__",
+        "self._exchange.over = True",
+        "pass",
+        "tests/mcp/test_error_codes.py::test_answer_that_is_missing_over_http_leaves_the_outcome_unknown",
+    ),
 ]

@@ -10,6 +10,7 @@ _OPENAI = "tests/wire/test_openai_wire.py"
 _WIRE = "tests/wire/test_anthropic_wire.py"
 _REQUESTS = "tests/wire/test_anthropic_requests.py"
 _AGENT = "tests/wire/test_anthropic_agent.py"
+_SPLICES = "tests/unit/llm/test_splices.py"
 _PROPERTY = "tests/property/test_requests_validity.py"
 
 MUTANTS = [
@@ -37,6 +38,31 @@ MUTANTS = [
         "_LONGEST_RUN: Final = 512",
         "_LONGEST_RUN: Final = 10**9",
         "tests/unit/llm/test_thoughts.py::test_no_run_of_characters_is_read_again_and_again",
+    ),
+    # --- two answers in one stream ---
+    mutant(
+        "second-start-is-read-on",
+        "a gateway that begins an answer again makes a tool run for both",
+        "looopy.llm.anthropic.events:EventReader.feed",
+        "if self._kinds or self.finished:",
+        "if self.finished:",
+        f"{_SPLICES}::test_second_start_amid_blocks_breaks_the_stream_whatever_their_numbers",
+    ),
+    mutant(
+        "second-id-is-read-on",
+        "a gateway that begins an answer again makes a tool run for both",
+        "looopy.llm.openai.chat:_Splices.found",
+        "return changed and (self._repeats or (spoke and ended))",
+        "return changed and spoke and ended",
+        f"{_SPLICES}::test_second_answer_among_chunks_breaks_the_stream",
+    ),
+    mutant(
+        "ids-of-chunks-break-answers",
+        "no answer of a server that gives each chunk an id of its own is taken",
+        "looopy.llm.openai.chat:_Splices.found",
+        "return changed and (self._repeats or (spoke and ended))",
+        "return changed",
+        f"{_SPLICES}::test_odd_ids_and_roles_are_one_answer",
     ),
     # --- thoughts ---
     mutant(

@@ -100,7 +100,8 @@ class AnyLLMProvider:
         try:
             async with asyncio.timeout(options.timeout_s):
                 body, sources = self._body(request, options, model)
-                reader = chat.ChunkReader(answer, sources=sources, secrets=(key,))
+                # any-llm makes the ids of some providers' chunks: one each, or one a second.
+                reader = chat.ChunkReader(answer, sources=sources, secrets=(key,), ids=False)
                 async with aclosing(self._chunks(body, options, model, key)) as chunks:
                     async for data in chunks:
                         for event in reader.feed(data):

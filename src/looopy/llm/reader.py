@@ -73,6 +73,10 @@ class AnswerReader:
             sources=self.sources,
         )
 
+    def _spliced(self) -> InvalidLLMResponse:
+        """The error of a stream in which a gateway has begun the answer again."""
+        return self._invalid("the beginning of another answer")
+
     def _invalid(self, what: str) -> InvalidLLMResponse:
         return InvalidLLMResponse(
             f"{self._answer.provider} sent {what} where a piece of its answer belongs",

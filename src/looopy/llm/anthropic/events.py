@@ -4,6 +4,10 @@ The events of an Anthropic answer become stream events.
 The API sends one block after the other, each between its start and its stop. A signature covers
 exactly one block, so blocks keep their boundaries. The reader skips unknown types of events, and
 keeps blocks that it does not know as they came: the API may add some.
+
+A gateway that loses its server may begin the answer again in the same stream. That stream is
+broken: each of the two answers may have the same call. A second `message_start` before the first
+block is harmless, and some gateways send one.
 """
 
 from __future__ import annotations
@@ -65,6 +69,8 @@ class EventReader(AnswerReader):
         if kind == "content_block_stop":
             return self._end(self._index(event))
         if kind == "message_start":
+            if self._kinds or self.finished:
+                raise self._spliced()
             message = self._object(event, "message")
             self._named(message.get("id"))
             self._count(message.get("usage"))
@@ -87,6 +93,8 @@ class EventReader(AnswerReader):
         return self._answer.done(reason)
 
     def _begin(self, index: int, block: Mapping[str, Any]) -> Sequence[StreamEvent]:
+        if index in self._kinds or self.finished:
+            raise self._spliced()
         self._kinds[index] = kind = str(block.get("type"))
         if kind == "text":
             events = self._answer.text_delta(self._text(block, "text"))
@@ -179,6 +187,8 @@ class EventReader(AnswerReader):
         )
 
     def _whole(self, message: Mapping[str, Any]) -> list[StreamEvent]:
+        if self._kinds or self.finished:
+            raise self._spliced()
         events: list[StreamEvent] = []
         content = message.get("content")
         for index, block in enumerate(content if isinstance(content, list) else ()):

@@ -13,7 +13,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from typing import Any
 
 from looopy.errors import LLMUnavailable
@@ -421,15 +421,71 @@ def short(value: str, limit: int) -> str:
     return "h" + hashlib.sha256(value.encode(errors="replace")).hexdigest()[: min(limit, 40) - 1]
 
 
+class _Splices:
+    """
+    Finds the chunks of a second answer in the stream of the first.
+
+    A gateway that loses its server begins the answer again, often in the same stream. Chunks of a
+    second answer have another id, and begin with a role alone. Both are signs only at a server that
+    keeps to them: some send another id with each chunk, or none; some send the role with each.
+    """
+
+    __slots__ = ("_ids", "_last", "_one_role", "_repeats", "_spoken")
+
+    def __init__(self, *, ids: bool) -> None:
+        self._ids = ids
+        self._last = ""
+        self._repeats = False  # two chunks in a row had one id
+        self._spoken: dict[str, None] = {}  # the ids of chunks with content
+        self._one_role: bool | None = None  # the answer began with a role alone, and that was all
+
+    def found(self, chunk_id: Any, *, spoke: bool, role: bool, ended: bool) -> bool:
+        """
+        True if a chunk belongs to a second answer.
+
+        Args:
+            chunk_id: The chunk's.
+            spoke: It had content.
+            role: It had a role.
+            ended: The answer had a reason to finish before it.
+        """
+        if self._one_role is None and (role or spoke):
+            self._one_role = role and not spoke
+        elif role and spoke:
+            self._one_role = False
+        if role and not spoke and self._one_role and self._spoken:
+            return True
+        chunk_id = chunk_id if isinstance(chunk_id, str) and self._ids else ""
+        self._repeats = self._repeats or (bool(chunk_id) and chunk_id == self._last)
+        self._last = chunk_id
+        if spoke:
+            self._spoken[chunk_id] = None
+        # Content under more than two ids: each chunk has its own.
+        changed = len(self._spoken) == 2 and "" not in self._spoken
+        return changed and (self._repeats or (spoke and ended))
+
+
 @dataclass(slots=True, eq=False, repr=False)
 class ChunkReader(AnswerReader):
-    """Reads one answer's chunks; `sources` as `to_body` returns it."""
+    """
+    Reads one answer's chunks.
 
+    Args:
+        sources: As `to_body` returns it.
+        ids: The ids of chunks are the server's.
+    """
+
+    _: KW_ONLY
+    ids: InitVar[bool] = True
     _finish: str | None = field(init=False, default=None)
     _usage: Usage | None = field(init=False, default=None)
     # Of the vendor, for the next request: OpenRouter's reasoning, and Google's signature of a text.
     _details: list[dict[str, Any]] = field(init=False, default_factory=list)
     _extra: dict[str, Any] | None = field(init=False, default=None)
+    _splices: _Splices = field(init=False)
+
+    def __post_init__(self, ids: bool) -> None:
+        self._splices = _Splices(ids=ids)
 
     @property
     def finished(self) -> bool:
@@ -455,12 +511,17 @@ class ChunkReader(AnswerReader):
                 raise self._invalid("what is no chunk")
             choices = []
         events: list[StreamEvent] = []
+        role, ended = False, self.finished
         for choice in choices:
             if not isinstance(choice, dict):
                 raise self._invalid("a choice that is no object")
             if choice.get("index", 0) in (0, None):
                 usage = usage or choice.get("usage")
-                self._read_choice(choice, events)
+                delta = self._read_choice(choice, events)
+                role = bool(delta.get("role")) and not (usage or choice.get("finish_reason"))
+        chunk_id = chunk.get("id") if isinstance(chunk, dict) else None
+        if self._splices.found(chunk_id, spoke=bool(events), role=role, ended=ended):
+            raise self._spliced()
         if isinstance(usage, dict):
             self._usage = read_usage(usage)
             self._answer.usage = self._usage
@@ -485,7 +546,10 @@ class ChunkReader(AnswerReader):
             self._answer.sign_last(packed(extra_content=self._extra), "text")
         return self._answer.done(_STOP_REASONS.get(self._finish or "stop", StopReason.STOP))
 
-    def _read_choice(self, choice: dict[str, Any], events: list[StreamEvent]) -> None:
+    def _read_choice(
+        self, choice: dict[str, Any], events: list[StreamEvent]
+    ) -> Mapping[str, Any]:
+        """Add the *events* of a choice; return its delta."""
         delta = choice.get("delta") or choice.get("message") or {}
         if not isinstance(delta, dict):
             raise self._invalid("a delta that is no object")
@@ -515,6 +579,7 @@ class ChunkReader(AnswerReader):
                 events += self._read_call(call)
         if finish := choice.get("finish_reason"):
             self._finish = str(finish)
+        return delta
 
     def _read_extra(self, delta: Mapping[str, Any]) -> bool:
         """Keep Google's signature of a text; return true if the text is a thought."""

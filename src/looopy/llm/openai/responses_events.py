@@ -4,6 +4,9 @@ The events of OpenAI's Responses API become stream events.
 An answer is a list of items: reasoning, messages, function calls. Each is announced, comes in
 pieces and is then repeated as a whole; a server that leaves the pieces out works as well. The
 reader keeps other items (searches, images, later additions) as they came.
+
+A gateway that loses its server may begin the answer again in the same stream. That stream is
+broken: each of the two answers may have the same call.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from looopy.types.request import StreamEvent
 
 _TEXT = frozenset({"response.output_text.delta", "response.refusal.delta"})
 _THINKING = frozenset({"response.reasoning_summary_text.delta", "response.reasoning_text.delta"})
+_BEGINS = frozenset({"response.created", "response.queued", "response.in_progress"})
 _ENDS = frozenset({"response.completed", "response.incomplete", "response.done"})
 _ASKED = ("action", "queries", "code", "arguments", "server_label")
 _PASSING_CODES = frozenset({"", "server_error", "vector_store_timeout"})
@@ -31,6 +35,7 @@ class EventReader(AnswerReader):
     """Reads one answer's events; `sources` as `responses_format.to_body` returns it."""
 
     _end: StopReason | None = field(init=False, default=None)
+    _begun_as: Any = field(init=False, default=None)  # the answer's id
     _items: int = field(init=False, default=0)  # that were read whole
     _shown: set[Any] = field(init=False, default_factory=set)  # items of which pieces have come
     _served: set[Any] = field(init=False, default_factory=set)  # the server's tools that began
@@ -57,6 +62,8 @@ class EventReader(AnswerReader):
                 raise self._failed(event)
             raise self._invalid("an event without a type")
         delta = event.get("delta")
+        if self._begins_again(kind, event):
+            raise self._spliced()
         if kind in _TEXT:
             if self._answer.logprobs is not None:
                 self._pieces += _listed([event], "logprobs")
@@ -84,6 +91,17 @@ class EventReader(AnswerReader):
         if not self.finished and not said_done:
             raise self._broke_off()
         return self._answer.done(self._end or StopReason.STOP)
+
+    def _begins_again(self, kind: str, event: Mapping[str, Any]) -> bool:
+        """True if *event* belongs to a second answer in the stream of the first."""
+        begun = self.finished or self._answer.has_content or bool(self._items)
+        if kind in _BEGINS:
+            response = event.get("response")
+            response_id = response.get("id") if isinstance(response, dict) else None
+            if not begun:
+                self._begun_as = response_id
+            return begun and (kind == "response.created" or response_id != self._begun_as)
+        return self.finished and (kind in _TEXT or kind == "response.output_item.added")
 
     def _piece(self, event: Mapping[str, Any], events: Sequence[StreamEvent]) -> list[StreamEvent]:
         if events:
