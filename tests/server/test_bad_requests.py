@@ -3,11 +3,17 @@
 import asyncio
 import json
 
+import httpx
 import pytest
-from tests.server.test_api import serving
+from starlette.applications import Starlette
+from starlette.routing import Mount
+from tests.server.test_api import ADA, serving
 
+from looopy import Agent, open_stores
 from looopy.errors import ConfigurationError
+from looopy.server import AgentHost, StaticTokens, a2a_api, create_app
 from looopy.server.limits import Limits
+from looopy.testing import ScriptedProvider
 
 JSON = {"Content-Type": "application/json"}
 
@@ -174,6 +180,55 @@ async def test_hosts_and_origins_have_to_be_known(headers, status):
         app = headers.get("Origin") == "https://app.example.org"
         assert allowed == (headers["Origin"] if app else None)
         assert (await client.get("/healthz", headers={"Host": "10.0.0.7"})).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        "a2a-version,a2a-extensions",
+        "x-stainless-retry-count,x-stainless-os,x-stainless-timeout,openai-organization",
+        "mcp-protocol-version,mcp-session-id,last-event-id",
+        "traceparent,tracestate,baggage",
+        "idempotency-key,user-agent",
+    ],
+)
+async def test_a_page_of_a_named_origin_may_send_the_headers_of_every_sdk(names):
+    """Its preflight passes; that of another origin does not."""
+    asks = {"Access-Control-Request-Method": "POST"}
+    asks["Access-Control-Request-Headers"] = f"authorization,content-type,{names}"
+    async with serving(origins=["https://app.example.org"]) as (client, _):
+        for origin, status in (("https://app.example.org", 200), ("https://evil.example", 403)):
+            answer = await client.options("/contexts", headers=asks | {"Origin": origin})
+            assert answer.status_code == status, answer.text
+        answer = await client.get("/contexts", headers={"Origin": "https://app.example.org"})
+        assert "Retry-After" in answer.headers["access-control-expose-headers"]
+
+
+def build(context_id, stores):
+    """An agent that says nothing."""
+    return Agent(context_id, llm_provider=ScriptedProvider([]), stores=stores)
+
+
+async def test_a_mounted_application_knows_its_prefix():
+    """Probes name a machine there too, and its description and its card have the prefix."""
+    async with open_stores("memory:") as stores, AgentHost(build, stores) as host:
+        app = create_app(host, authenticate=StaticTokens({ADA: "ada"}), faces=[a2a_api])
+        outer = Starlette(routes=[Mount("/agents", app)])
+        transport = httpx.ASGITransport(outer, root_path="/api")
+        async with httpx.AsyncClient(
+            transport=transport, base_url="http://localhost:8000/api/agents"
+        ) as client:
+            for probe in ("/healthz", "/readyz"):
+                answer = await client.get(probe, headers={"Host": "10.0.0.7:8000"})
+                assert answer.status_code == 200, answer.text
+            refused = await client.get("/contexts", headers={"Host": "10.0.0.7:8000"})
+            assert refused.status_code == 421
+            described = (await client.get("/openapi.json")).json()
+            assert described["servers"] == [{"url": "/api/agents"}]
+            card = (await client.get("/.well-known/agent-card.json")).json()
+            at = "http://localhost:8000/api/agents"
+            places = {one["url"] for one in card["supportedInterfaces"]}
+            assert places == {f"{at}/a2a/v1/", at}
 
 
 async def test_paths_and_queries_are_checked():

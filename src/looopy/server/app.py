@@ -68,8 +68,9 @@ def create_app(
     async def alive(_request: Request) -> Response:
         return JSONResponse({"alive": True})
 
-    async def described(_request: Request) -> Response:
-        return JSONResponse(description(site.limits))
+    async def described(request: Request) -> Response:
+        servers = [{"url": request.scope.get("root_path") or "/"}]
+        return JSONResponse(description(site.limits) | {"servers": servers})
 
     routes: list[BaseRoute] = [
         Route("/healthz", alive),
@@ -87,11 +88,8 @@ def create_app(
                 CORSMiddleware,
                 allow_origins=list(origins),
                 allow_methods=["GET", "POST", "DELETE"],
-                allow_headers=[
-                    *("Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID"),
-                    *("Mcp-Protocol-Version", "Mcp-Session-Id", "Mcp-Method", "Mcp-Name"),
-                ],
-                expose_headers=["Mcp-Session-Id"],
+                allow_headers=["*"],  # each SDK sends some of its own, and they are named origins
+                expose_headers=["Mcp-Session-Id", "Retry-After", "WWW-Authenticate"],
             )
         )
     app = Starlette(

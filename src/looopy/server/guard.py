@@ -44,7 +44,8 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        problem = None if scope["path"] in _PROBES else self._problem(scope)
+        path = scope["path"].removeprefix(scope.get("root_path", ""))  # it may be mounted
+        problem = None if path in _PROBES else self._problem(scope)
         if problem is not None:
             await problem_response(problem)(scope, receive, send)
             return

@@ -149,7 +149,7 @@ class _Door:
         if body is not None and isinstance(body.get("id"), (str, int)):
             request_id = body["id"]
         is_old = "/" in str((body or {}).get("method")) if self._is_rpc else _is_old(request)
-        call = Call(auth, self._base or str(request.base_url).rstrip("/"), is_old=is_old)
+        call = Call(auth, self._base or _address(request), is_old=is_old)
         try:
             response = await self._endpoint(_replayed(request, body, call))
             if isinstance(response, EventSourceResponse):
@@ -253,6 +253,12 @@ class _Stream(Response):
             await self._call.close()
 
 
+def _address(request: Request) -> str:
+    """The address of the server as the request has it, with the prefix at which it is mounted."""
+    prefix = request.scope.get("root_path", "")
+    return str(request.url.replace(path=prefix, query="")).rstrip("/")
+
+
 def _is_old(request: Request) -> bool:
     """True if a path of REST is one of 0.3."""
     return request.url.path.removeprefix(request.scope.get("root_path", "")).startswith("/v1/")
@@ -289,7 +295,7 @@ class _Cards:
         async with self._listing:
             if self._skills is None:
                 self._skills = await skills_of(self._site.host)
-        base = self._base or str(request.base_url).rstrip("/")
+        base = self._base or _address(request)
         made = card(base, self._skills or [], self._facts, push=self._push)
         [route] = create_agent_card_routes(made, cache_control="public, max-age=300")
         response: Response = await route.endpoint(request)
