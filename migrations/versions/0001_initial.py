@@ -25,7 +25,7 @@ _CONTEXT = (
     "epoch turn_count last_position last_seq visible_from cleared_seq open_turn? holder:text?"
     " lease_until? owner_actor:text? state:text metadata:text version created_at last_activity"
     " inbox_last=0 inbox_waiting=0 cancel_turn? last_ticket=0 line_until? last_write? tags:text?"
-    " past:text? forks?"
+    " rewound:text?"
 )
 _TURN = (
     "epoch continues? actor_id:text? had_auth outcome:text? stop_reason:text? start_seq end_seq?"
@@ -69,10 +69,8 @@ def upgrade() -> None:
         "artifacts",
         "artifact_id:key version",
         "kind:text media_type:text status:text size sha256:text created_at turn data:text?"
-        " bytes:bytes? description:text? metadata:text? row_schema:text? row_count=0 part_count=0"
-        " forks?",
+        " bytes:bytes? description:text? metadata:text? row_schema:text? row_count=0 part_count=0",
     )
-    _index("artifacts", "context_id", name="building", where="status = 'building'")
     _of_contexts(
         "artifact_parts",
         "artifact_id:key version part",
@@ -88,10 +86,8 @@ def upgrade() -> None:
     _index("context_index", *listed, name="due", where="due_at IS NOT NULL")
     _of_contexts("unindexed", "", "", clustered=True)
     _of_contexts("searched", "", "upto", clustered=True)
-    _of_contexts("lineage", "depth", "source:key position seq turn number", clustered=True)
-    _index("lineage", "source")
-    _of_contexts("instead", "artifact_id:key depth", "source:key?", clustered=True)
-    _index("instead", "source")
+    _of_contexts("lineage", "", "parent:key? position", clustered=True)
+    _index("lineage", "parent")
     _of_contexts("inner", "", "outer_id:key call_key:key", clustered=True)
     _index("inner", "outer_id", "call_key", unique=True)
     _of_tenants(
@@ -119,7 +115,7 @@ def downgrade() -> None:
     else:
         of_engine = "turns messages events words"
     of_both = "artifacts artifact_parts inbox turn_keys waiters context_index unindexed searched"
-    of_both += " lineage instead inner spending reservations"
+    of_both += " lineage inner spending reservations"
     for name in (*of_both.split(), *of_engine.split(), "contexts"):
         op.drop_table(f"looopy_{name}")
 

@@ -12,7 +12,8 @@ import pytest
 from looopy import Agent, open_stores
 from looopy._failpoints import arm
 from looopy.errors import StoreConflict
-from looopy.stores.sql import fork as forks
+from looopy.stores.sql import journal
+from looopy.stores.sql import statements as s
 from looopy.testing import ScriptedProvider, text
 from looopy.testing.children import fork, run, wait
 
@@ -104,15 +105,16 @@ GROWING = b"half of it" * 9_000
 
 
 def _stop_within(trial):
-    """Let this process die when the fork has its rows, and one of two of its growing artifact."""
-    whole = forks.take_along
+    """Let this process die when the fork has its rows, and its growing artifact has no parts."""
+    whole = journal.fork_steps
 
-    def take_along(*args, **others):
-        steps = whole(*args, **others)
-        yield next(steps)
+    def fork_steps(*args):
+        steps, rows = whole(*args), None
+        while (query := steps.send(rows)).sql != s.COPY_PARTS:
+            rows = yield query
         os.kill(os.getpid(), signal.SIGKILL)
 
-    trial.setattr(forks, "take_along", take_along)
+    trial.setattr(journal, "fork_steps", fork_steps)
 
 
 PLACES = {

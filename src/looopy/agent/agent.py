@@ -1056,14 +1056,14 @@ class Agent:
         """
         Make a context that begins with this one's past and has a future of its own.
 
-        The past is shared, not copied: messages, turns and events up to *at*, whose numbers go on
-        from there. The new context has the owner, the metadata and the artifacts of that place. Its
-        usage begins at zero, nothing is pending in it, and no idempotency key is known. What is
-        done to one of the two later, also `clear()` and deletion, does not change the other.
+        The past is copied: messages, turns and events up to *at*, whose numbers go on from there.
+        The new context has the owner, the metadata and the artifacts of that place. Its usage
+        begins at zero, nothing is pending in it, and no idempotency key is known. What is done to
+        one of the two later, also `clear()` and deletion, does not change the other.
 
         Args:
             new_context_id: The name of the new context; `Agent(new_context_id, ...)` continues it.
-            at: The position of the last message to share: the end of a turn, or 0. A position that
+            at: The position of the last message to copy: the end of a turn, or 0. A position that
                 `rewind()` hides starts from what was said then. `None`: all of it; while a turn
                 runs, what came before that turn.
 

@@ -182,8 +182,8 @@ def _add_contexts(commands: argparse._SubParsersAction[argparse.ArgumentParser])
     fork = actions.add_parser(
         "fork",
         help="make one that begins with the past of another",
-        description="Make a conversation that begins with the past of another one. Nothing is"
-        " copied, and neither changes the other afterwards.",
+        description="Make a conversation that begins with the past of another one. Neither changes"
+        " the other afterwards.",
     )
     fork.add_argument("context_id", metavar="CONTEXT_ID")
     fork.add_argument("new_context_id", metavar="NEW_CONTEXT_ID")
@@ -191,7 +191,7 @@ def _add_contexts(commands: argparse._SubParsersAction[argparse.ArgumentParser])
         "--at",
         type=int,
         metavar="POSITION",
-        help="the last message to share, where a turn ends; by default the newest",
+        help="the last message to copy, where a turn ends; by default the newest",
     )
     _add_erasing(actions)
     functions = {

@@ -161,7 +161,7 @@ class _Api:
     # --- the past ------------------------------------------------------------------------------
 
     async def fork(self, request: Request) -> Response:
-        """Make a context that shares the past of this one: `POST /contexts/{id}/fork`."""
+        """Make a context that begins with the past of this one: `POST /contexts/{id}/fork`."""
         auth, body = await self._asked(request, ("new_context_id", "at"))
         record = await self._known(request, auth)
         name = body.get("new_context_id")

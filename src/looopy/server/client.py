@@ -387,7 +387,7 @@ class Client:
     async def fork(
         self, context_id: str, new_context_id: str | None = None, *, at: int | None = None
     ) -> ContextItem:
-        """Make a context that shares the past of this one, up to the message at *at*."""
+        """Make a context that begins with the past of this one, up to the message at *at*."""
         body = _without_none({"new_context_id": new_context_id, "at": at})
         made = await self._ask("POST", f"{_path(context_id)}/fork", body)
         return cast("ContextItem", made)

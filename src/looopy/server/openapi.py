@@ -559,7 +559,7 @@ def description(limits: Limits) -> Json:
         },
         f"{one}/fork": {
             "post": _operation(
-                "Make a context that shares the past of this one.",
+                "Make a context that begins with the past of this one.",
                 201,
                 _ref("Context"),
                 body=_closed({"new_context_id": _maybe(_CONTEXT_ID), "at": _maybe(_NUMBER)}),

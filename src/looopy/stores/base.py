@@ -536,8 +536,7 @@ class ContextIndex(Protocol):
         """
         How many bytes each context has, by id, at most *limit*.
 
-        This reads the rows of each of these contexts, so it is for a count now and then. Forks
-        count as in `Erased.bytes`.
+        This reads the rows of each of these contexts, so it is for a count now and then.
 
         Args:
             after: Only ids that sort after this one.
@@ -926,15 +925,16 @@ class Journal(Protocol):
         self, context_id: str, new_context_id: str, *, at: int | None = None
     ) -> ContextRecord:
         """
-        Make a context that shares the past of another one up to a place between two turns.
+        Make a context that begins with the past of another one up to a place between two turns.
 
-        Positions, turns and `seq` of the new context go on from there, and its messages, turns and
-        events up to there are those of *context_id*, which are not copied. Its owner and metadata
-        are copied. It has no lease, inbox, keys, pending requests or usage. What is done to either
-        context later does not change the other one.
+        Messages, turns, events and artifacts up to there are copied under the same numbers, and so
+        are owner, metadata and tags. Bytes in a blob store are shared. The new context has no
+        lease, inbox, keys, pending requests or usage. What is done to either context later does not
+        change the other one. Turns of *context_id* go on meanwhile. Nobody sees the new context
+        before all of it is there; a process that is killed before that leaves nothing.
 
         Args:
-            at: The position of the last message that is shared: the last one of a turn, or 0. Of a
+            at: The position of the last message that is copied: the last one of a turn, or 0. Of a
                 rewound context: as it was when that message was the last one. `None`: the present;
                 while a turn is open, the place before it.
 

@@ -26,7 +26,6 @@ from typing import NamedTuple, Protocol
 from looopy._failpoints import reach
 from looopy.errors import AgentBusy, StorageFull, ValueRefused
 from looopy.stores.families import Candidate, Families, by_depth
-from looopy.stores.past import GHOST
 from looopy.stores.rows.meta import to_us
 from looopy.stores.rules import MAY_FORCE, busy
 from looopy.types.event import utc_now
@@ -61,9 +60,7 @@ class Erased:
         backups_left: Such copies that were kept; what was erased may still be in them.
         dry_run: True if nothing was erased.
 
-    Forks are in `redacted_ids` like any context, and `redacted` counts what each of them shows. A
-    database keeps what forks share in one context, so its `bytes` count once. In memory each fork
-    has its own.
+    A fork counts like any context, since it has copies. Blobs alone are shared.
     """
 
     context_ids: tuple[str, ...] = ()
@@ -109,11 +106,10 @@ class Redacted(NamedTuple):
     The parts that were taken out of a context of somebody else.
 
     Attributes:
-        messages: How many messages are redacted, with those that forks share.
+        messages: How many messages are redacted.
         inbox, keys: How many are gone.
         turns: Their numbers, for `end_redaction`.
         blobs: To be removed before that.
-        forks: Those that share these turns.
     """
 
     messages: int
@@ -121,7 +117,6 @@ class Redacted(NamedTuple):
     keys: int
     turns: Sequence[int]
     blobs: Sequence[str]
-    forks: Sequence[str] = ()
 
 
 class Terms(NamedTuple):
@@ -180,11 +175,7 @@ class ErasureRows(Protocol):
         ...
 
     async def candidates(self, *, after: str, limit: int) -> list[Candidate]:
-        """
-        The contexts with an id over *after*, in the order of their ids, at most *limit*.
-
-        Those that keep what forks of a deleted context share are among them, without an owner.
-        """
+        """The contexts with an id over *after*, in the order of their ids, at most *limit*."""
         ...
 
     async def inner_of(self, context_id: str) -> list[Candidate]:
@@ -277,7 +268,7 @@ class Erasures(ErasureRows):
             )
         work = _Work(self, keep_backups=keep_backups)
         seen: set[str] = set()
-        # A parent that is deleted in the meantime leaves its rows to its forks, under another id.
+        # Somebody may have forked one of them in the meantime.
         while names := [one.context_id for one in others if one.context_id not in seen]:
             await work.redact(names, actor_id, force=force)
             seen.update(names)
@@ -430,8 +421,7 @@ async def _all(rows: ErasureRows) -> AsyncIterator[Candidate]:
     after = ""
     while page := await rows.candidates(after=after, limit=_PAGE):
         for one in page:
-            if not one.context_id.startswith(GHOST):  # it goes with its forks
-                yield one
+            yield one
         after = page[-1].context_id
 
 
@@ -515,11 +505,8 @@ class _Work:
         if found:
             await self._look_for_copies()
         for level in by_depth(found):
-            for some in batches([one for one in level if not one.has_kin]):
+            for some in batches(level):
                 await self._erase_some([(one.context_id, terms(one)) for one in some])
-            for one in level:
-                if one.has_kin:
-                    await self._erase_some([(one.context_id, terms(one))])
         reach("E3")
         await self._rows.scrub()
 
@@ -540,7 +527,7 @@ class _Work:
                 )
                 reach("E2")
                 await self._rows.end_redaction(name, some.turns)
-                self._redacted |= {one for one in (name, *some.forks) if one[0] != GHOST}
+                self._redacted.add(name)
                 some = await self._rows.redact(name, actor_id, force=force)
 
     async def _look_for_copies(self) -> None:

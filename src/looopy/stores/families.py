@@ -16,8 +16,6 @@ class Candidate(NamedTuple):
         touched: Its last activity, in microseconds.
         rows: About how many rows it has.
         waits: True if a request is pending.
-        has_kin: True if it is a fork, or was forked: the erasure of another context may move what
-            it shares.
         outer: The context that it works for, or `None`.
     """
 
@@ -27,7 +25,6 @@ class Candidate(NamedTuple):
     touched: int
     rows: int
     waits: bool
-    has_kin: bool = False
     outer: str | None = None
 
 

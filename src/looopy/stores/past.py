@@ -1,10 +1,8 @@
 """
-The past of a context that is not all its own: a fork shares its parent's, a rewind hides a part.
+Where a history may be cut: a fork copies the part before the cut, a rewind hides the part after it.
 
-A fork owns no row of what it shares. It knows layers instead: which context holds the rows up to
-which position, `seq` and turn, the oldest first. Its own rows follow under the next numbers. The
-layers of a fork of a fork are those of its parent and one more, so a read never follows a chain of
-parents.
+A fork has rows of its own from the beginning, under the numbers that they have in its parent. It
+remembers where it was made, and shares nothing but blobs, which are found by their hash.
 
 A rewind hides the positions from a turn on and deletes nothing. Each remembers its range; one that
 ended before some position had been made when that position was written.
@@ -13,7 +11,7 @@ ended before some position had been made when that position was written.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -22,12 +20,6 @@ from looopy.stores.records import ContextState, TurnRecord
 from looopy.types.ranges import Range
 from looopy.types.state import Outcome
 from looopy.types.storable import check_number
-
-GHOST = "~"
-"""
-The first character of the id of a context that holds the rows which the forks of a deleted one
-share. No context of a user has it, and it sorts after all that they may have.
-"""
 
 _LEFT_OPEN = frozenset(
     {Outcome.INTERRUPTED, Outcome.FAILED, Outcome.INPUT_REQUIRED, Outcome.AUTH_REQUIRED}
@@ -41,7 +33,7 @@ class Branch:
 
     Attributes:
         context_id: The other context; `None` for a parent that was deleted or cleared since.
-        at: The position of the last message that both share.
+        at: The position of the last message that the fork began with.
     """
 
     context_id: str | None
@@ -68,58 +60,6 @@ class Cut(NamedTuple):
     position: int
     seq: int
     turn: int
-
-
-class Layer(NamedTuple):
-    """
-    Up to where the rows of a context are those of *source*, behind those of earlier layers.
-
-    `number` is the fork's among those of *source*; it tells which artifacts were there.
-    """
-
-    source: str
-    position: int
-    seq: int
-    turn: int
-    number: int
-
-
-def layers_up_to(layers: Sequence[Layer], parent: str, cut: Cut, number: int) -> list[Layer]:
-    """
-    The layers of fork *number* of *parent*, which has *layers*, at *cut*.
-
-    The last one is the parent's, even if it holds nothing of it.
-    """
-    kept: list[Layer] = []
-    for layer in layers:
-        if layer.position >= cut.position and layer.turn >= cut.turn and layer.seq >= cut.seq:
-            kept.append(Layer(layer.source, *cut, layer.number))
-            break
-        kept.append(layer)
-    return [*kept, Layer(parent, *cut, number)]
-
-
-def parts(
-    layers: Sequence[Layer], own: str, ranges: Sequence[Range]
-) -> Iterator[tuple[str, int, int]]:
-    """The contexts that hold the messages of *ranges*: their ids, first and last positions."""
-    for first, last in ranges:
-        low = first
-        for layer in layers:
-            high = min(last, layer.position)
-            if low <= high:
-                yield layer.source, low, high
-                low = high + 1
-        if low <= last:
-            yield own, low, last
-
-
-def source_of(layers: Sequence[Layer], own: str, *, position: int = 0, turn: int = 0) -> str:
-    """The context that holds the row of a message, or of a turn."""
-    for layer in layers:
-        if (turn <= layer.turn) if turn else (position <= layer.position):
-            return layer.source
-    return own
 
 
 # --- where a history may be cut ------------------------------------------------------------------
@@ -278,16 +218,11 @@ def without_metadata(turns: Sequence[TurnRecord]) -> list[TurnRecord]:
 # --- the column ----------------------------------------------------------------------------------
 
 
-def past_column(rewound: Sequence[Range], *, is_fork: bool) -> str | None:
-    """The text of the column `past`: `None` for a context whose past is all its own, and shown."""
-    if not rewound and not is_fork:
-        return None
-    return json.dumps({"fork": is_fork, "rewound": rewound}, separators=(",", ":"))
+def rewound_column(rewound: Sequence[Range]) -> str | None:
+    """The text of the column `rewound`: `None` for a context of which nothing is hidden."""
+    return json.dumps(rewound, separators=(",", ":")) if rewound else None
 
 
-def decode_past(text: str | None) -> tuple[list[Range], bool]:
-    """The ranges that were rewound, in order of time, and whether the context is a fork."""
-    if text is None:
-        return [], False
-    found: dict[str, Any] = json.loads(text)
-    return [(one[0], one[1]) for one in found["rewound"]], bool(found["fork"])
+def decode_rewound(text: str | None) -> list[Range]:
+    """The ranges that were rewound, in order of time."""
+    return [] if text is None else [(first, last) for first, last in json.loads(text)]

@@ -122,12 +122,12 @@ async def _of_context(
 ) -> AsyncIterator[tuple[Key, int, Usage]]:
     name, owner = record.context_id, record.owner_actor
     parent = (await stores.journal.lineage(name)).parent
-    shared = 0 if parent is None else parent.at
-    answers = _answers(stores, name, shared)
+    copied = 0 if parent is None else parent.at
+    answers = _answers(stores, name, copied)
     left = await anext(answers, None)
     rest = record.state.usage
     async for turn in turns_of(stores, name):
-        if turn.last_position <= shared and turn.first_position <= shared:
+        if turn.last_position <= copied and turn.first_position <= copied:
             continue  # of the context that this one was forked from
         of_turn = turn.usage
         rest = _beyond(rest, turn.usage)

@@ -101,8 +101,6 @@ class StoresAgree(RuleBasedStateMachine):
         self.memory = self._memory.stores()
         # The newest result of a claim on each context, as the memory returned it.
         self.claims: dict[str, Claimed] = {}
-        # From then on contexts may share rows, also those of a parent that is cleared or gone.
-        self._forked = False
 
     def both(self, ask: Callable[[Stores], Awaitable[Any]]) -> Any:
         """Ask both; return the answer, or `None` for a refusal, after comparing them."""
@@ -110,10 +108,10 @@ class StoresAgree(RuleBasedStateMachine):
         assert plain(tested) == plain(memory)
         return None if isinstance(memory, BaseException) else memory
 
-    @initialize(shared=st.booleans())
-    def begin_with_kin(self, shared: bool) -> None:
+    @initialize(forked=st.booleans())
+    def begin_with_kin(self, forked: bool) -> None:
         """Begin empty, or with turns and artifacts of two people in a context that was forked."""
-        if shared:
+        if forked:
             for actor in ("u1", "u2"):
                 self.save_in_turn("a", actor, actor)
             self.build_artifact("a", "r", b"large" * 20_000, "open")
@@ -353,27 +351,8 @@ class StoresAgree(RuleBasedStateMachine):
         self._erased(lambda s: s.contexts.erase_person(person, force=force))
 
     def _erased(self, ask: Callable[[Stores], Awaitable[Any]]) -> None:
-        kin = self._forked
-
-        async def reported(stores: Stores) -> Any:
-            report = await ask(stores)
-            # In the order of the erasure: a database begins with those that share nothing.
-            report = replace(report, context_ids=tuple(sorted(report.context_ids)))
-            # Memory copies what forks share, so it counts that more than once.
-            return replace(report, bytes=0, redacted=0, redacted_ids=()) if kin else report
-
-        self.both(reported)
-        if kin:
-            self._fence_as_often()
+        self.both(ask)
         self._artifacts_agree()
-
-    def _fence_as_often(self) -> None:
-        # A database fences a fork for each part of its history that it redacts, memory once.
-        for found in type(self).run(self.tested.state.list()):
-            held = self._memory.contexts.get((self.memory.tenant, found.context_id))
-            if held is not None:
-                assert found.epoch - held.epoch == found.version - held.version >= 0
-                held.epoch, held.version = found.epoch, found.version
 
     # --- forks ---
 
@@ -383,7 +362,6 @@ class StoresAgree(RuleBasedStateMachine):
         found = self.both(lambda s: s.journal.fork(context, new, at=at))
         if found is not None:
             self.claims.pop(new, None)
-            self._forked = True
             assert found.last_position == (at if at is not None else found.last_position)
             self._artifacts_agree()
 

@@ -38,10 +38,7 @@ from looopy.types.summary import summary_message
 
 _CALL = ToolCall("call-1", "add", {"a": 1})
 _TABLES = ("looopy_turns", "looopy_messages", "looopy_events")
-_SEARCHES = (
-    *(statements.NOT_SEARCHED, statements.SOURCES),
-    *(statements.FIND_CONTEXTS, statements.FIND_WORDS),
-)
+_SEARCHES = (statements.NOT_SEARCHED, statements.FIND_CONTEXTS, statements.FIND_WORDS)
 _ROWS = ("looopy_turn_rows", "looopy_message_rows", "looopy_event_rows")
 _NAMES = {
     sql: name

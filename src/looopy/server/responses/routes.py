@@ -2,7 +2,7 @@
 The routes of the Responses API: create, retrieve, stream again, cancel; and the list of models.
 
 A conversation is a context, and a response is one turn of it. `previous_response_id` continues the
-conversation behind that response: if others came after it, in a fork that shares the past.
+conversation behind that response: if others came after it, in a fork of it.
 """
 
 from __future__ import annotations

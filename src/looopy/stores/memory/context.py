@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections import ChainMap
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -21,7 +20,6 @@ from looopy.stores.bells import Bells
 from looopy.stores.inner import InnerOf
 from looopy.stores.log import StoredEvent, StoredMessage
 from looopy.stores.memory.accounts import Accounts
-from looopy.stores.memory.shared import Shared
 from looopy.stores.records import (
     ArtifactChange,
     ArtifactDeletion,
@@ -95,10 +93,10 @@ class StoredContext:
     metadata: str = "{}"
     version: int = 0
     tags: tuple[str, ...] = ()
-    messages: list[StoredMessage] | Shared[StoredMessage] = field(default_factory=list)
-    events: list[StoredEvent] | Shared[StoredEvent] = field(default_factory=list)
-    turns: list[TurnRecord] | Shared[TurnRecord] = field(default_factory=list)
-    user_positions: ChainMap[int, int | None] = field(default_factory=ChainMap[int, int | None])
+    messages: list[StoredMessage] = field(default_factory=list)
+    events: list[StoredEvent] = field(default_factory=list)
+    turns: list[TurnRecord] = field(default_factory=list)
+    user_positions: dict[int, int | None] = field(default_factory=dict)
     rewound: list[Range] = field(default_factory=list)
     history: object = field(default_factory=object)
     parent: tuple[str, object, int] | None = None

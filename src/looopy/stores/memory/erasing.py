@@ -126,7 +126,7 @@ def _candidate(context_id: str, context: StoredContext) -> Candidate:
         to_us(context.last_activity),
         context.last_position + context.last_seq,
         bool(decode_state(context.state, context_id).pending),
-        outer=None if context.inner_of is None else context.inner_of.context_id,
+        None if context.inner_of is None else context.inner_of.context_id,
     )
 
 

@@ -6,11 +6,9 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections import ChainMap
 from operator import attrgetter
 
 from looopy.stores import rules as names
-from looopy.stores.artifacts.rows import Version
 from looopy.stores.log import StoredMessage
 from looopy.stores.memory.context import (
     MemoryStore,
@@ -18,7 +16,6 @@ from looopy.stores.memory.context import (
     append,
     context_record,
 )
-from looopy.stores.memory.shared import Shared
 from looopy.stores.past import (
     Branch,
     Cut,
@@ -39,7 +36,6 @@ from looopy.stores.past import (
 from looopy.stores.records import ContextRecord, TurnRecord
 from looopy.stores.rows import events as rows
 from looopy.stores.rules import check_context_id, no_context
-from looopy.types.artifact import ArtifactStatus
 from looopy.types.event import HistoryRewound, utc_now
 from looopy.types.ranges import Range, merged, shown
 
@@ -67,7 +63,7 @@ class InMemoryForks(MemoryStore):
     async def fork(
         self, context_id: str, new_context_id: str, *, at: int | None = None
     ) -> ContextRecord:
-        """Make a context that shares the past of another one."""
+        """Make a context that begins with the past of another one."""
         check_context_id(new_context_id)
         if at is not None:
             check_place(at)
@@ -169,25 +165,18 @@ def _fork(name: str, parent: StoredContext, cut: Cut, at: int | None) -> StoredC
         metadata=parent.metadata,
         tags=parent.tags,
         version=parent.version,
-        messages=Shared(parent.messages, cut.position - parent.visible_from + 1),
-        events=Shared(parent.events, events),
-        turns=Shared(parent.turns, cut.turn),
-        user_positions=ChainMap({}, *parent.user_positions.maps),
+        messages=parent.messages[: cut.position - parent.visible_from + 1],
+        events=parent.events[:events],
+        turns=parent.turns[: cut.turn],
+        user_positions=dict(parent.user_positions),
         rewound=rewound,
         parent=(name, parent.history, cut.position),
         artifacts={
             artifact_id: kept
             for artifact_id, versions in parent.artifacts.items()
-            if (kept := [_version(one) for one in versions if one.artifact.turn <= cut.turn])
+            if (kept := [one.copy() for one in versions if one.artifact.turn <= cut.turn])
         },
     )
-
-
-def _version(one: Version) -> Version:
-    """The same version, or a copy of one that may still grow."""
-    if one.artifact.status is not ArtifactStatus.BUILDING:
-        return one
-    return one.copy()
 
 
 def _cut(context: StoredContext, at: int | None) -> Cut:

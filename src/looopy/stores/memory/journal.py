@@ -7,7 +7,6 @@ See `looopy.stores.memory.stores` for the idea.
 from __future__ import annotations
 
 import time
-from collections import ChainMap
 from dataclasses import replace
 
 from looopy.stores.base import Journal
@@ -116,11 +115,11 @@ class InMemoryJournal(InMemoryForks, Journal):
         context.holder = None
         context.visible_from = context.last_position + 1
         context.cleared_seq = context.last_seq
-        # Forks keep what they share: these are other lists.
+        # Other lists: somebody may be reading these.
         context.messages = []
         context.events = context.events[-1:]
         context.turns = without_metadata(context.turns)
-        context.user_positions = ChainMap()
+        context.user_positions = {}
         context.rewound = []
         context.history, context.parent = object(), None
         context.artifacts.clear()

@@ -75,21 +75,21 @@ class Copies:
     without having read the artifact, or one that the application saved outside of turns.
 
     Attributes:
-        versions: Artifact id and version, and the places whose log tells of it.
+        versions: Artifact id and version of each.
     """
 
     def __init__(self, turns: Collection[int]) -> None:
         self._turns = turns
         self._last: dict[str, int] = {}
         self._repeats: set[str] = set()
-        self.versions: dict[tuple[str, int], set[int]] = {}
+        self.versions: set[tuple[str, int]] = set()
 
     @property
     def names(self) -> frozenset[str]:
         """The artifacts that have such versions, or had."""
         return frozenset(self._last)
 
-    def read(self, turn: int, body: str, place: int = 0) -> None:
+    def read(self, turn: int, body: str) -> None:
         """Read the next `artifact_update`."""
         told: dict[str, Any] = json.loads(body)
         name: str = told["artifact_id"]
@@ -99,8 +99,7 @@ class Copies:
             return
         if told.get("deleted"):
             self._repeats.discard(name)
-            for one in [one for one in self.versions if one[0] == name]:
-                del self.versions[one]
+            self.versions = {one for one in self.versions if one[0] != name}
             self._last[name] = 0
             return
         if version > self._last.get(name, version) + 1:
@@ -109,7 +108,7 @@ class Copies:
         known = (name, version) in self.versions
         if is_theirs or known or (name in self._repeats and not told.get("anew", False)):
             self._repeats.add(name)
-            self.versions.setdefault((name, version), set()).add(place)
+            self.versions.add((name, version))
         elif told["last_chunk"] and not told["failed"]:
             self._repeats.discard(name)
 

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Unpack
 
 from looopy.errors import StoreError
 from looopy.stores.artifacts.parts import drop
-from looopy.stores.artifacts.rows import StoredPart, StoredVersion, Wanted, chosen
+from looopy.stores.artifacts.rows import StoredPart, StoredVersion, Wanted
 from looopy.stores.artifacts.store import Artifacts
 from looopy.stores.log import read_rows
 from looopy.stores.records import ArtifactChange, ArtifactWrite
 from looopy.stores.sql import statements as s
 from looopy.stores.sql.commit import change_artifact, create
-from looopy.stores.sql.driver import Driver, Query, Rows, Steps
+from looopy.stores.sql.driver import Driver, Query, Steps
 from looopy.stores.sql.head import peek
-from looopy.stores.sql.inherited import find_inherited, newest_of_all, versions_of
 from looopy.stores.sql.store import NO_LIMIT, SQLStore, bounded, one_step
 from looopy.stores.sql.turns import stored_artifact
 from looopy.types.artifact import Artifact
@@ -44,24 +43,17 @@ class SQLArtifactRows(SQLStore):
         found = await self._ask(
             s.PEEK_ARTIFACT, context_id, artifact=artifact_id, low=low, high=high
         )
-        if not found:
-            found = await self._inherited(context_id, artifact_id, version)
         return _version(*found[0]) if found else None
 
     async def complete_one(self, context_id: str, artifact_id: str) -> StoredVersion | None:
         found = await self._ask(s.PEEK_COMPLETE, context_id, artifact=artifact_id)
-        if not found:
-            found = await self._inherited(context_id, artifact_id, complete=True)
         return _version(*found[0]) if found else None
 
     async def parts(
         self, context_id: str, artifact_id: str, version: int, *, after: int, limit: int
     ) -> list[StoredPart]:
-        place = {"artifact": artifact_id, "version": version}
-        which = {**place, "after": after, "limit": limit}
+        which = {"artifact": artifact_id, "version": version, "after": after, "limit": limit}
         found = await self._ask(s.LIST_PARTS, context_id, **which)
-        if not found:
-            found = await self._of_its_holder(s.LIST_PARTS, context_id, which)
         return [_part(*row) for row in found]
 
     async def part_at(
@@ -70,18 +62,11 @@ class SQLArtifactRows(SQLStore):
         place = {"artifact": artifact_id, "version": version}
         which = {**place, "start": bounded(start or None), "row": bounded(row or None)}
         found = await self._ask(s.PART_AT, context_id, **which)
-        if found[0][0] is None:
-            found = await self._of_its_holder(s.PART_AT, context_id, which)
         return int(found[0][0] or 1) if found else 1
 
     async def all_versions(self, context_id: str, artifact_id: str) -> list[Artifact]:
         found = await self._ask(s.LIST_VERSIONS, context_id, artifact=artifact_id)
-        own = [stored_artifact(row, newest=bool(row[_COLUMNS])) for row in found]
-        if own and own[0].version == 1:
-            return own
-        others = await self._look(partial(_others, artifact_id=artifact_id), context_id)
-        first = own[0].version if own else NO_LIMIT
-        return [*(one for (one,) in others if one.version < first), *own]
+        return [stored_artifact(row, newest=bool(row[_COLUMNS])) for row in found]
 
     async def newest(self, context_id: str, **wanted: Unpack[Wanted]) -> list[Artifact]:
         found = await self._ask(
@@ -93,40 +78,7 @@ class SQLArtifactRows(SQLStore):
             after_artifact=wanted["after"],
             limit=bounded(wanted["limit"]),
         )
-        if found or wanted["limit"] == 0:
-            return await read_rows(found, stored_artifact)
-        others = await self._look(partial(_all_newest, after=wanted["after"]), context_id)
-        return chosen((one for (one,) in others), wanted)
-
-    async def _inherited(
-        self,
-        context_id: str,
-        artifact_id: str,
-        version: int | None = None,
-        *,
-        complete: bool = False,
-    ) -> Rows:
-        """The row of a version in a layer of a fork."""
-
-        def work(key: Mapping[str, Any]) -> Steps[Rows]:
-            found = yield from find_inherited(key, artifact_id, version, complete=complete)
-            # What was not complete when the fork was made has failed: see `inherited.py`.
-            return [(*row[:_COLUMNS], 0, *row[_COLUMNS + 1 :]) for row in found[1]] if found else []
-
-        return await self._look(work, context_id)
-
-    async def _of_its_holder(
-        self, statement: str, context_id: str, which: Mapping[str, Any]
-    ) -> Rows:
-        """The rows of parts of a version in a layer of a fork."""
-
-        def work(key: Mapping[str, Any]) -> Steps[Rows]:
-            found = yield from find_inherited(key, which["artifact"], which["version"])
-            if found is None:
-                return []
-            return (yield Query(statement, {**key, **which, "context": found[0].source}))
-
-        return await self._look(work, context_id)
+        return await read_rows(found, stored_artifact)
 
     async def apply(self, context_id: str, change: ArtifactChange) -> Artifact:
         key = self.params(context_id)
@@ -159,20 +111,6 @@ class SQLArtifactRows(SQLStore):
             return gone
 
         return await self.backend.run(work, write=False) if names else []
-
-
-def _others(key: Mapping[str, Any], *, artifact_id: str) -> Steps[Rows]:
-    head = yield from peek(key)
-    if head is None or head.past is None:
-        return []
-    return [(one.artifact,) for one in (yield from versions_of(key, head, artifact_id))]
-
-
-def _all_newest(key: Mapping[str, Any], *, after: str) -> Steps[Rows]:
-    head = yield from peek(key)
-    if head is None or head.past is None:
-        return []
-    return [(one,) for one in (yield from newest_of_all(key, head, after=after))]
 
 
 def _version(*row: Any) -> StoredVersion:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from looopy.stores import rules as names
 from looopy.stores.artifacts.rows import StoredPart, placed_parts
-from looopy.stores.past import decode_past
+from looopy.stores.past import decode_rewound
 from looopy.stores.records import (
     ArtifactChange,
     ArtifactDeletion,
@@ -48,15 +48,7 @@ from looopy.stores.rules import (
 )
 from looopy.stores.sql import statements as s
 from looopy.stores.sql.driver import Query, Steps
-from looopy.stores.sql.ghosts import (
-    blobs_named,
-    ghosts_of,
-    leave_to_forks,
-    own_turns,
-    read_layers,
-)
 from looopy.stores.sql.head import Head, inbox_head, peek
-from looopy.stores.sql.inherited import hide_inherited, leave_artifact, versions_of
 from looopy.stores.sql.store import as_us, bounded
 from looopy.stores.sql.turns import stored_artifact
 from looopy.types.artifact import Artifact
@@ -283,15 +275,9 @@ def _save_artifact(key: Mapping[str, Any], write: ArtifactWrite) -> Steps[Artifa
         "row_count": write.rows,
         "part_count": len(write.parts),
     }
-    saved = yield Query(s.SAVE_ARTIFACT, {**params, "shared": None})
+    saved = yield Query(s.SAVE_ARTIFACT, params)
     if not saved:
-        head = yield from peek(key)
-        if head is None:
-            raise no_context(key["context"])
-        yield from read_layers(key, head, lock=True)
-        others = yield from versions_of(key, head, write.artifact_id)
-        shared = others[-1].artifact.version if others else 0
-        saved = yield Query(s.SAVE_ARTIFACT, {**params, "shared": shared})
+        raise no_context(key["context"])
     version, created_us, turn = saved[0]
     yield from add_parts({**params, "version": version}, write)
     return replace(unversioned, version=version, created_at=from_us(created_us), turn=turn)
@@ -343,22 +329,13 @@ def _delete_artifact(key: Mapping[str, Any], change: ArtifactDeletion) -> Steps[
     """Remove all versions of an artifact, and return the newest; or `ArtifactNotFound`."""
     artifact_id = change.artifact_id
     named = {**key, "artifact": artifact_id}
-    head = yield from peek(key)
-    gone = yield from leave_artifact(key, head, artifact_id)
-    freed: list[str] = []
-    # A ghost may go together with its last fork.
-    for source in (key["context"], *sorted((yield from ghosts_of(key, head)))):
-        blobs = yield Query(s.BLOBS_OF_ARTIFACT, {**named, "context": source})
-        freed += (str(name) for (name,) in blobs)
-    gone += map(stored_artifact, (yield Query(s.DELETE_ARTIFACT, named)))
+    blobs = yield Query(s.BLOBS_OF_ARTIFACT, named)
+    gone = yield Query(s.DELETE_ARTIFACT, named)
     yield Query(s.DELETE_PARTS, named)
-    if head is not None and head.past is not None:
-        # Its own row of a version comes first.
-        gone += yield from hide_inherited(key, head, artifact_id)
     if not gone:
         raise no_artifact(artifact_id)
-    change.freed[:] = freed  # of this try alone
-    return max(gone, key=lambda artifact: artifact.version)
+    change.freed[:] = [str(name) for (name,) in blobs]  # of this try alone
+    return max(map(stored_artifact, gone), key=lambda artifact: artifact.version)
 
 
 def _close_turn(
@@ -465,7 +442,7 @@ def compact_steps(
         turn=head.turn_count,
         last_position=head.last_position,
         visible_from=head.visible_from,
-        hidden=merged(decode_past(head.past)[0]),
+        hidden=merged(decode_rewound(head.rewound)),
     )
     encoded = rows.encode(made)
     position = head.last_position + 1
@@ -509,10 +486,9 @@ def clear_steps(
         # Its open calls get no results: they are hidden next.
         yield from interrupt_turn(key, head, seq)
         seq += 1
-    ghosts = yield from ghosts_of(key, head, lock=True)
-    freed = (yield from blobs_named(key, ghosts)) if blobs else []
-    yield from leave_to_forks(key)
-    yield from own_turns(key, head)
+    freed = [name for (name,) in (yield Query(s.LIST_BLOBS, key))] if blobs else []
+    yield Query(s.DROP_LINK, key)
+    yield Query(s.UNLINK_FORKS, key)
     covers = (head.visible_from, head.last_position)
     encoded = rows.encode([HistoryCleared(context_id=context_id, covers=covers)])
     numbers = Committed(first_seq=seq, first_position=0)

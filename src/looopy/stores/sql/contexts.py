@@ -43,7 +43,6 @@ from looopy.stores.sql import statements as s
 from looopy.stores.sql.driver import Driver, Query, Rows, Steps
 from looopy.stores.sql.erasing import SQLErasures
 from looopy.stores.sql.head import peek
-from looopy.stores.sql.inherited import all_versions
 from looopy.stores.sql.journal import read_log
 from looopy.stores.sql.restore import restore
 from looopy.stores.sql.store import after_id, bounded, can_exist, one_step
@@ -233,20 +232,15 @@ def _snapshot(key: Mapping[str, Any], context_id: str) -> Steps[ContextSnapshot]
     if not found:
         raise no_context(context_id)
     waiting = yield Query(s.LIST_INBOX, {**key, "after": 0})
-    head = yield from peek(key)
-    if head is not None and head.past is not None:
-        versions = yield from all_versions(key, head)
-    else:
-        versions = [
-            stored_artifact(row, newest=bool(row[_ARTIFACT_COLUMNS]))
-            for row in (yield Query(s.LIST_ALL_VERSIONS, key))
-        ]
+    versions = yield Query(s.LIST_ALL_VERSIONS, key)
     link = yield Query(s.OUTER_OF, key)
     return ContextSnapshot(
         inner_of=InnerOf(*link[0]) if link else None,
         record=context_record(found[0]),
         entries=[rows.decode_entry(*row[3:]) for row in waiting if row[3] is not None],
-        artifacts=versions,
+        artifacts=[
+            stored_artifact(row, newest=bool(row[_ARTIFACT_COLUMNS])) for row in versions
+        ],
     )
 
 

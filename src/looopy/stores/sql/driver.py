@@ -52,7 +52,7 @@ class Ring(NamedTuple):
     Whom to ring for when a write is done: the listeners of a context; see `Bells.ring`.
 
     Attributes:
-        others: Contexts of the tenant that the same write has changed; read when it is done.
+        others: Contexts of the tenant that the same write has changed.
     """
 
     tenant: str

@@ -15,7 +15,6 @@ from looopy.stores.artifacts.parts import remove_unnamed
 from looopy.stores.erasing import EMPTY, Erasures, Gone, Redacted, Terms, counted
 from looopy.stores.families import Candidate
 from looopy.stores.log import read_rows
-from looopy.stores.past import Layer
 from looopy.stores.records import EntryKind
 from looopy.stores.rows import events as rows
 from looopy.stores.rows.redaction import (
@@ -30,10 +29,8 @@ from looopy.stores.rules import MAY_FORCE, busy
 from looopy.stores.sql import statements as s
 from looopy.stores.sql.artifacts import SQLArtifactRows
 from looopy.stores.sql.commit import interrupt_turn
-from looopy.stores.sql.driver import Query, Ring, Rows, Steps
-from looopy.stores.sql.ghosts import bury, ghosts_of, hold_forks, leave_to_forks, read_layers
+from looopy.stores.sql.driver import Query, Rows, Steps
 from looopy.stores.sql.head import Head, peek
-from looopy.stores.sql.inherited import newest_of_all
 from looopy.stores.sql.store import SQLStore, bounded, can_exist, one_step
 
 _random = random.SystemRandom()
@@ -98,15 +95,8 @@ class SQLErasures(SQLStore, Erasures):
         return {name for (name,) in found}
 
     async def redact(self, context_id: str, actor_id: str, *, force: bool) -> Redacted | None:
-        key, forks = self.params(context_id, actor=actor_id), list[str]()
-
-        def work() -> Steps[Redacted | None]:
-            done = yield from redact_steps(key, force=force)
-            forks[:] = () if done is None else done.forks  # of this try alone
-            return done
-
-        ring = Ring(self.tenant, context_id, inbox=False, others=forks)
-        return await self.backend.run(work, write=True, ring=ring)
+        work = partial(redact_steps, self.params(context_id, actor=actor_id), force=force)
+        return await self.write(work, context_id)
 
     async def end_redaction(self, context_id: str, turns: Sequence[int]) -> None:
         key = self.params(context_id)
@@ -134,10 +124,10 @@ def _read_inner(key: Mapping[str, Any]) -> Steps[Rows]:
 
 
 def _candidate(row: Sequence[Any]) -> Candidate:
-    context_id, owner, turn, live, touched, size, has_kin, state, outer = row
+    context_id, owner, turn, live, touched, size, state, outer = row
     waits = bool(rows.decode_state(state, context_id).pending)
     running = turn if live else None
-    return Candidate(context_id, owner, running, touched, size, waits, bool(has_kin), outer)
+    return Candidate(context_id, owner, running, touched, size, waits, outer)
 
 
 def erase_steps(key: Mapping[str, Any], terms: Terms, *, blobs: bool) -> Steps[Gone | None]:
@@ -164,12 +154,8 @@ def erase_steps(key: Mapping[str, Any], terms: Terms, *, blobs: bool) -> Steps[G
     # Nobody can add one now: a link is made under the lock of this row.
     if inner := (yield Query(s.INNER_OF, key)):
         return Gone(Counter(), inner=[name for (name,) in inner])
-    ghosts = yield from ghosts_of(key, head, lock=True)
     counts = yield from _counts(key, head)
-    yield from leave_to_forks(key)
-    yield Query(s.DROP_LAYERS, key)
-    yield Query(s.DROP_INSTEAD, key)
-    yield from bury(key, ghosts, adopts=blobs)
+    yield Query(s.UNLINK_FORKS, key)
     named = (yield Query(s.LIST_BLOBS, key)) if blobs else ()
     if not named:
         yield Query(s.DELETE_CONTEXT, key)
@@ -184,8 +170,6 @@ def erase_steps(key: Mapping[str, Any], terms: Terms, *, blobs: bool) -> Steps[G
 
 def _counts(key: Mapping[str, Any], head: Head) -> Steps[Counter[str]]:
     ((artifacts, inbox, keys, size),) = yield Query(s.COUNT_CONTENT, key)
-    if head.past is not None:
-        artifacts = len((yield from newest_of_all(key, head, after="")))
     return counted(
         messages=head.last_position - head.visible_from + 1,
         last_seq=head.last_seq,
@@ -213,9 +197,6 @@ class _Turn(NamedTuple):
 
 def redact_steps(key: Mapping[str, Any], *, force: bool) -> Steps[Redacted | None]:
     """Take what `actor` said out of some of their turns."""
-    is_ghost = key["context"].startswith(s.GHOST)
-    if is_ghost:  # whoever leaves it locks it last
-        yield from hold_forks(key, s.PEEK_LOCKED)
     head = yield from peek(key, lock=True)
     if head is None or head.owner_actor == key["actor"]:
         return None
@@ -225,8 +206,6 @@ def redact_steps(key: Mapping[str, Any], *, force: bool) -> Steps[Redacted | Non
     taken = yield Query(s.WITHDRAW, {**key, **both})
     if not (turns or taken):
         return None
-    if turns and not is_ghost:
-        yield from hold_forks(key, s.PEEK_LOCKED)
     if head.open_turn is not None and head.lease_live and not force:
         raise busy(head.open_turn, MAY_FORCE)
     if taken:
@@ -250,63 +229,9 @@ def redact_steps(key: Mapping[str, Any], *, force: bool) -> Steps[Redacted | Non
     yield Query(s.FORGET_WORDS, key)  # the next search adds what is left
     yield Query(s.DELETE_SEARCHED, key)
     yield Query(s.REDACTED, {**written, "birth": names.first_epoch()})
-    if not key["context"].startswith(s.GHOST):
-        yield Query(s.UNINDEX, key)
-    blobs = {name for (name,) in (yield Query(s.HIDDEN_BLOBS, key))}
-    forks: Counter[str] = Counter()
-    if turns:
-        blobs |= yield from _redact_forks(key, turns, places, forks, calls, force=force)
-    messages = forks.total() + (0 if key["context"].startswith(s.GHOST) else len(places))
-    numbers_of = sorted(numbers)
-    return Redacted(messages, len(taken), keys, numbers_of, sorted(blobs), list(forks))
-
-
-def _redact_forks(
-    key: Mapping[str, Any],
-    turns: Sequence[_Turn],
-    places: Collection[int],
-    counts: Counter[str],
-    calls: Collection[str],
-    *,
-    force: bool,
-) -> Steps[set[str]]:
-    """
-    Take what the forks of a context made of these turns, and let them read the context again.
-
-    Args:
-        places: The positions of the context that are redacted.
-        counts: Takes how many messages each fork sees redacted.
-
-    Returns:
-        The names of blobs that may be free now.
-    """
-    blobs: set[str] = set()
-    seen: dict[str, Sequence[Layer]] = {}
-    results: dict[str, set[int]] = {}
-    for name, depth in (yield Query(s.FORKS_OF_TURN, {**key, "turn": turns[0].turn})):
-        fork = {**key, "context": name}
-        head = yield from peek(fork, lock=True)
-        if head is None:
-            continue
-        if head.open_turn is not None and head.lease_live and not force:
-            raise busy(head.open_turn, MAY_FORCE)
-        folds = yield from _empty_summaries(fork, turns)
-        layers = yield from read_layers(fork, head)
-        counts[name] += sum(one <= layers[depth].position for one in places)
-        own = [*layers, Layer(name, head.last_position, head.last_seq, head.turn_count, 0)]
-        seen[name] = own[depth + 1 :]
-        blobs |= yield from _redact_copies(fork, own, depth, turns, results)
-        numbers = {one.turn for one in turns}
-        state = redacted_state(head.state, numbers, calls, head.turn_count, folds=folds)
-        written = {**fork, "seq": head.last_seq, "state": state, "closing": 0}
-        yield Query(s.FORGET_WORDS, fork)
-        yield Query(s.DELETE_SEARCHED, fork)
-        yield Query(s.REDACTED, {**written, "birth": names.first_epoch()})
-        yield Query(s.UNINDEX, fork)
-    for name, behind in seen.items():
-        for layer in behind:
-            counts[name] += sum(one <= layer.position for one in results.get(layer.source, ()))
-    return blobs
+    yield Query(s.UNINDEX, key)
+    blobs = sorted(name for (name,) in (yield Query(s.HIDDEN_BLOBS, key)))
+    return Redacted(len(places), len(taken), keys, sorted(numbers), blobs)
 
 
 def _redact_artifacts(
@@ -327,52 +252,6 @@ def _redact_artifacts(
     repeats = Repeats(copies.names)
     first = turns[0].first_position - 1
     return (yield from _redact_results(key, repeats, first, head.last_position))
-
-
-def _redact_copies(
-    fork: Mapping[str, Any],
-    layers: Sequence[Layer],
-    depth: int,
-    turns: Sequence[_Turn],
-    results: dict[str, set[int]],
-) -> Steps[set[str]]:
-    """
-    Redact what a fork made of artifacts that these turns of layer *depth* saved.
-
-    Args:
-        layers: Those of the fork, and its own rows as the last one.
-        results: Takes the positions of redacted results, by the context that holds them.
-
-    Returns:
-        The names of blobs that may be free now.
-    """
-    copies = Copies({one.turn for one in turns})
-    after = turns[0].start_seq
-    shared, own = layers[depth:], layers[-1]
-    for at, layer in enumerate(shared, depth):
-        bounds = {"context": layer.source, "after": after, "seq": layer.seq}
-        for turn, body in (yield Query(s.ARTIFACT_UPDATES, {**fork, **bounds})):
-            copies.read(turn, body, at)
-        after = layer.seq
-    instead = {(name, at): source for name, at, source in (yield Query(s.LIST_INSTEAD, fork))}
-    blobs: set[str] = set()
-    for (artifact_id, version), told in copies.versions.items():
-        # Others that live are redacted where their own rows are; a fork may have a copy.
-        found = {instead.get((artifact_id, at), shared[at - depth].source) for at in told}
-        for place in {own.source, *(one for one in found if one and one.startswith(s.GHOST))}:
-            one = {**fork, "context": place, "artifact": artifact_id, "version": version}
-            gone = yield Query(s.DROP_PARTS, one)
-            blobs |= {blob for (blob,) in gone if blob is not None}
-            yield Query(s.REDACT_VERSION, {**one, "sha256": EMPTY, "bytes": b""})
-    repeats = Repeats(copies.names)
-    last = shared[0].position
-    for layer in shared[1:]:
-        if layer is own or layer.source.startswith(s.GHOST):
-            place = {**fork, "context": layer.source}
-            found_there = yield from _redact_results(place, repeats, last, layer.position)
-            results.setdefault(layer.source, set()).update(found_there)
-        last = layer.position
-    return blobs
 
 
 def _redact_results(

@@ -28,7 +28,7 @@ class Head(NamedTuple):
     inbox_last: int
     inbox_waiting: int
     cancel_turn: int | None
-    past: str | None
+    rewound: str | None
 
     @property
     def inbox(self) -> InboxHead:
@@ -41,12 +41,13 @@ def inbox_head(last: int, waiting: int, cancel_turn: int | None) -> InboxHead:
     return InboxHead(last=last, waiting=waiting, cancel_turn=cancel_turn)
 
 
-def peek(key: Mapping[str, Any], *, lock: bool = False) -> Steps[Head | None]:
+def peek(key: Mapping[str, Any], *, lock: bool = False, hold: bool = False) -> Steps[Head | None]:
     """
     The row of a context, or `None`; *key* names tenant and context.
 
     Args:
         lock: Keep other writers out from here to the end of the transaction.
+        hold: Keep those out alone that lock the row: turns go on.
     """
-    found = yield Query(s.PEEK_LOCKED if lock else s.PEEK, key)
+    found = yield Query(s.PEEK_LOCKED if lock else s.PEEK_HELD if hold else s.PEEK, key)
     return Head(*found[0]) if found else None

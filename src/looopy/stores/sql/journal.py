@@ -27,7 +27,7 @@ from looopy.stores.log import (
     positions,
     read_rows,
 )
-from looopy.stores.past import Layer, Lineage, check_place
+from looopy.stores.past import Lineage, check_place
 from looopy.stores.records import (
     INBOX_LIMIT,
     ArtifactDeletion,
@@ -63,13 +63,10 @@ from looopy.stores.sql.driver import Query, Rows, Steps
 from looopy.stores.sql.fork import (
     fork_steps,
     lineage_steps,
-    read_started,
-    read_turns,
     rewind_steps,
     undo_steps,
 )
-from looopy.stores.sql.ghosts import read_layers
-from looopy.stores.sql.head import inbox_head, peek
+from looopy.stores.sql.head import Head, inbox_head, peek
 from looopy.stores.sql.store import SQLStore, bounded, can_exist, one_step
 from looopy.stores.sql.turns import context_record, turn_record
 from looopy.types.event import AgentEvent, Compaction, HistoryRewound
@@ -180,15 +177,11 @@ class SQLJournal(SQLStore, Journal):
         check_limit(limit, optional=False)
         bounds = {"after": bounded(after), "limit": bounded(limit)}
         found = await self._ask(s.LIST_TURNS, context_id, **bounds)
-        if limit and (not found or found[0][0] != max(after, 0) + 1):  # another context may have it
-            found = await self._look(lambda key: read_turns(key, **bounds), context_id)
         return await read_rows(found, turn_record)
 
     async def started_calls(self, context_id: str, turn: int) -> set[str]:
         check_number(turn, "/turn", "pass the number of a turn")
         found = await self._ask(s.STARTED_CALLS, context_id, turn=bounded(turn))
-        if not found:  # or another context has that turn
-            found = await self._look(partial(read_started, turn=bounded(turn)), context_id)
         return {rows.started_call(body) for (body,) in found}
 
     async def turn_of_key(self, context_id: str, key: str) -> tuple[int, str] | None:
@@ -287,74 +280,52 @@ def read_log(
     key: Mapping[str, Any], after: int, limit: int, most_bytes: int | None = None
 ) -> Steps[list[LogPage]]:
     """
-    The rows of the events over *after*, from each context that holds a part of the log.
+    The rows of the events over *after*.
 
     Args:
         most_bytes: One page that has about so many bytes at most, and is `brief`.
     """
     head = yield from peek(key)
-    if head is None or after >= head.last_seq or limit <= 0:
+    if head is None or after >= head.last_seq:
         return []
-    after = max(after, head.cleared_seq - 1)
-    layers = yield from read_layers(key, head)
-    end = Layer(key["context"], head.last_position, head.last_seq, head.turn_count, 0)
-    low = Layer(key["context"], head.visible_from - 1, 0, 0, 0)
-    pages: list[LogPage] = []
-    for layer in (*layers, end):
-        if after < layer.seq and limit > 0:
-            reader = _LogReader({**key, "context": layer.source}, low, layer, most_bytes)
-            found, rows_read = yield from reader.read(max(after, low.seq), limit)
-            pages += found
-            limit -= rows_read
-            if most_bytes is not None and rows_read:
-                break
-        low = layer
-    return pages
+    reader = _LogReader(key, head, most_bytes)
+    return (yield from reader.read(max(after, head.cleared_seq - 1), limit))
 
 
 class _LogReader:
     """
-    One reading of the log of a context, or of a part: pages of rows, of one snapshot.
+    One reading of the log of a context: pages of rows, of one snapshot.
 
     Args:
-        low: What comes before the part.
-        high: Its end.
         most_bytes: See `read_log`.
     """
 
-    def __init__(
-        self, key: Mapping[str, Any], low: Layer, high: Layer, most_bytes: int | None = None
-    ) -> None:
+    def __init__(self, key: Mapping[str, Any], head: Head, most_bytes: int | None = None) -> None:
         self._key = key
-        self._low = low
-        self._high = high
+        self._head = head
         self._most_bytes = most_bytes
 
-    def read(self, after: int, limit: int) -> Steps[tuple[list[LogPage], int]]:
+    def read(self, after: int, limit: int) -> Steps[list[LogPage]]:
         """
-        The rows of the events over *after*, of at most *limit* and perhaps one page more, and how
-        many they are.
+        The rows of the events over *after*, of at most *limit* and perhaps one page more.
 
         A page takes some eight statements, whatever it holds.
         """
         pages: list[LogPage] = []
-        count = 0
         while limit > 0:
             most = min(limit, PAGE)
             page, found = yield from self._page(after, most)
             pages.append(page)
-            count += len(found)
             if len(found) < most or self._most_bytes is not None:
                 break
             after = found[-1][0]
             limit -= most
-        return pages, count
+        return pages
 
     def _page(self, after: int, limit: int) -> Steps[tuple[LogPage, list[LogEntry]]]:
         # Each source gives its part of the next *limit* numbers; the nearest of all count.
-        first = yield from self._find(
-            s.FIND_POSITION, after, self._low.position + 1, self._high.position + 1
-        )
+        low, high = self._head.visible_from, self._head.last_position + 1
+        first = yield from self._find(s.FIND_POSITION, after, low, high)
         which = {**self._key, "after": first - 1, "limit": limit}
         messages, upto = yield from self._rows(s.LIST_MESSAGES, s.LIST_SIZES, which, _SEQ)
         which = {**self._key, "after": after, "limit": limit}
@@ -383,7 +354,7 @@ class _LogReader:
             seq: The place of their number in a row.
         """
         if self._most_bytes is None:
-            return (yield Query(statement, params)), self._high.seq
+            return (yield Query(statement, params)), self._head.last_seq
         # A database may read a whole text to measure it: no more of them than are needed.
         limit, looked = params["limit"], 2
         while True:
@@ -394,11 +365,10 @@ class _LogReader:
             looked *= 4
         found = yield Query(statement, {**params, "limit": most})
         whole = len(there) <= most
-        return found, self._high.seq if whole else int(found[-1][seq])
+        return found, self._head.last_seq if whole else int(found[-1][seq])
 
     def _turns(self, after: int, limit: int) -> Steps[list[tuple[Any, ...]]]:
-        low, high = self._low.turn + 1, self._high.turn + 1
-        first = yield from self._find(s.FIND_TURN, after, low, high)
+        first = yield from self._find(s.FIND_TURN, after, 1, self._head.turn_count + 1)
         # The turn before it began earlier, and may end later.
         params = {**self._key, "after": first - 2, "limit": limit + 1}
         return (yield Query(s.LIST_TURNS, params))

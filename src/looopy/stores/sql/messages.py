@@ -14,7 +14,7 @@ from looopy.stores.rules import check_context_id
 from looopy.stores.sql import statements as s
 from looopy.stores.sql.commit import append_steps
 from looopy.stores.sql.driver import Steps
-from looopy.stores.sql.fork import count_shown, read_past
+from looopy.stores.sql.fork import count_shown, read_shown
 from looopy.stores.sql.head import peek
 from looopy.stores.sql.store import SQLStore, bounded, can_exist
 from looopy.types.message import Message
@@ -69,7 +69,7 @@ class SQLMessageStore(SQLStore, MessageStore):
         check_limit(limit)
         bounds: dict[str, Any] = {"after": after, "limit": bounded(limit)}
         found: Any = await self._ask(statement, context_id, **bounds)
-        if not found and limit != 0:  # or it has another past than its own rows
-            look = partial(read_past, statement=statement, **bounds, hidden=hidden)
+        if not found and limit != 0:  # or it hides a part
+            look = partial(read_shown, statement=statement, **bounds, hidden=hidden)
             found = await self._look(look, context_id)
         return await read_records(found, tuple)

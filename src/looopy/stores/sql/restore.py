@@ -16,7 +16,7 @@ from looopy.errors import StoreConflict
 from looopy.stores import rules as names
 from looopy.stores.artifacts.parts import INLINE_BYTES, Parts, stored_parts
 from looopy.stores.artifacts.rows import StoredPart
-from looopy.stores.past import past_column
+from looopy.stores.past import rewound_column
 from looopy.stores.records import ArtifactMoved, ArtifactPart, ArtifactWrite
 from looopy.stores.rows import events as rows
 from looopy.stores.rows.meta import to_us
@@ -173,7 +173,7 @@ def _context(context: RestoredContext) -> dict[str, Any]:
         "inbox_last": record.inbox.last,
         "inbox_waiting": len(context.entries),
         "tags": dump(list(record.tags)) if record.tags else None,
-        "past": past_column(record.hidden, is_fork=False),
+        "rewound": rewound_column(record.hidden),
     }
 
 

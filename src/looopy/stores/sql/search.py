@@ -26,7 +26,7 @@ from looopy.stores.rows.reading import decode_records, read_message
 from looopy.stores.search import Place, Searcher, SearchHit, Wanted, searched_text
 from looopy.stores.sql import statements as s
 from looopy.stores.sql.driver import Driver, Query, Rows, Steps
-from looopy.stores.sql.fork import ranges_of
+from looopy.stores.sql.fork import shown_ranges
 from looopy.stores.sql.store import SQLStore, bounded, can_exist, one_step
 from looopy.stores.words import UNITS_AT_ONCE, bounded_words, index_pieces
 
@@ -94,16 +94,13 @@ class SQLSearcher(SQLStore, Searcher):
     async def _likely(self, context_ids: Sequence[str], wanted: Wanted) -> Iterable[str]:
         if not context_ids:
             return ()
-        # What a fork shares is in the index of another context, see `ranges_of`.
-        shared = await self._ask_of(s.SOURCES, contexts=json.dumps(context_ids))
-        names = json.dumps(sorted({*context_ids, *(source for _, source in shared)}))
+        names = json.dumps(context_ids)
         behind = await self._ask_of(s.NOT_SEARCHED, contexts=names)
         for (context_id,) in behind:
             await self._add_all(context_id)
         words = _spans(wanted)
         rows = await self._ask_of(s.FIND_CONTEXTS, contexts=names, words=words)
-        found = {name for (name,) in rows}
-        return found.union(context_id for context_id, source in shared if source in found)
+        return {name for (name,) in rows}
 
     async def _ask_of(self, statement: str, **params: Any) -> Rows:
         query = Query(statement, {"tenant": self.tenant, **params}, alone=True)
@@ -114,29 +111,19 @@ class SQLSearcher(SQLStore, Searcher):
     ) -> list[SearchHit]:
         if not can_exist(context_id):
             return []
+        await self._add_all(context_id)
+        work = partial(shown_ranges, self.params(context_id))
         hits: list[SearchHit] = []
-        behind = before
-        while True:
-            work = partial(ranges_of, self.params(context_id))
-            ranges = await self.backend.run(work, write=False)
-            for source, first, last in reversed(ranges):
-                end = last + 1 if behind is None else min(behind, last + 1)
-                if end <= first or len(hits) >= most:
-                    continue
-                if await self._add_all(source) is None:
-                    break  # it was deleted, and left what a fork shares to a ghost
-                async for found in self._found(source, wanted, first, end, most):
-                    hits += await self._hits(context_id, wanted, found)
-                    if len(hits) >= most:
-                        break
-                behind = first
-            else:
-                return hits[:most]
-            if source == context_id:
-                return hits[:most]
+        for first, last in reversed(await self.backend.run(work, write=False)):
+            end = last + 1 if before is None else min(before, last + 1)
+            async for found in self._found(context_id, wanted, first, end, most):
+                hits += await self._hits(context_id, wanted, found)
+                if len(hits) >= most:
+                    return hits[:most]
+        return hits
 
     async def _found(
-        self, source: str, wanted: Wanted, first: int, end: int, most: int
+        self, context_id: str, wanted: Wanted, first: int, end: int, most: int
     ) -> AsyncIterator[Rows]:
         """The messages that the index of a context proposes in a range, the newest first."""
         phrases = any(len(term.wanted) > 1 for term in wanted.terms)
@@ -146,7 +133,7 @@ class SQLSearcher(SQLStore, Searcher):
             low = max(first, high - reached)
             found = await self._ask_of(
                 s.FIND_WORDS,
-                context=source,
+                context=context_id,
                 words=_spans(wanted),
                 after=low - 1,
                 before=high,

@@ -24,8 +24,7 @@ from looopy.stores.sql.artifacts import drop_blobs
 from looopy.stores.sql.commit import claim_steps, create, drop_place, encode_claim
 from looopy.stores.sql.contexts import SQLContextIndex
 from looopy.stores.sql.driver import Query, Steps
-from looopy.stores.sql.ghosts import blobs_named, bury, ghosts_of, leave_to_forks
-from looopy.stores.sql.head import Head, peek
+from looopy.stores.sql.head import peek
 from looopy.stores.sql.journal import SQLJournal
 from looopy.stores.sql.store import SQLStore, after_id, as_us, bounded, can_exist, one_step
 from looopy.stores.sql.turns import context_record
@@ -163,7 +162,7 @@ class SQLStateStore(SQLStore, StateStore):
 
 def _delete_steps(key: Mapping[str, Any], *, blobs: bool) -> Steps[list[str]]:
     """Delete a context and those that work for it; the names of blobs that may be free now."""
-    going: list[tuple[Mapping[str, Any], Head]] = []
+    going: list[Mapping[str, Any]] = []
     names = [key["context"]]
     for name in names:
         one = {**key, "context": name}
@@ -171,15 +170,14 @@ def _delete_steps(key: Mapping[str, Any], *, blobs: bool) -> Steps[list[str]]:
         if head is not None:  # or somebody has just erased one that works for it
             if head.open_turn is not None and head.lease_live:
                 raise busy(head.open_turn, WAIT)
-            going.append((one, head))
+            going.append(one)
             names += [inner for (inner,) in (yield Query(s.INNER_OF, one))]
         elif not going:
             raise no_context(name)
     freed: list[str] = []
-    for one, head in reversed(going):
-        ghosts = yield from ghosts_of(one, head, lock=True)
-        freed += (yield from blobs_named(one, ghosts)) if blobs else []
-        yield from leave_to_forks(one)
+    for one in reversed(going):
+        if blobs:
+            freed += (name for (name,) in (yield Query(s.LIST_BLOBS, one)))
+        yield Query(s.UNLINK_FORKS, one)
         yield Query(s.DELETE_CONTEXT, one)
-        yield from bury(one, ghosts)
     return freed

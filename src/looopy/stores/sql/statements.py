@@ -21,9 +21,6 @@ HEAD = "0001_initial"
 PREFIX = "looopy_"
 """The prefix of all our names: a database may hold the tables of an application as well."""
 
-GHOST = "~"
-"""As `past.GHOST`, which would have to be loaded for it."""
-
 VERSION_TABLE = f"{PREFIX}version"
 """Where alembic keeps our revision: `alembic_version` is the application's."""
 
@@ -33,7 +30,7 @@ TABLES = frozenset(
     for name in (
         *("contexts", "turns", "messages", "events"),
         *("artifacts", "artifact_parts", "inbox", "turn_keys", "waiters"),
-        *("context_index", "unindexed", "searched", "words", "lineage", "instead", "inner"),
+        *("context_index", "unindexed", "searched", "words", "lineage", "inner"),
         *("spending", "reservations"),
     )
 )
@@ -44,7 +41,7 @@ TEXTS = frozenset(
         *("tenant", "context", "after_id", "holder", "displace", "actor", "state", "metadata"),
         *("outcome", "stop_reason", "usage", "role", "type", "meta", "body"),
         *("process", "recovered_by"),
-        *("source", "target", "past"),
+        *("target", "rewound"),
         *("artifact", "kind", "other_kind", "media_type", "sha256", "data", "key", "input_hash"),
         "last_id",
         *("after_artifact", "blob", "description", "row_schema", "status"),
@@ -84,7 +81,7 @@ CONTEXT_COLUMNS = (
     f" c.holder, c.holder IS NOT NULL AND {_live('c.lease_until')}, c.lease_until, c.owner_actor,"
     " c.state, c.metadata,"
     " c.version, c.created_at, c.last_activity, c.inbox_last, c.inbox_waiting, c.cancel_turn,"
-    " c.tags, c.past"
+    " c.tags, c.rewound"
 )
 # The row of a context is looked up by a SELECT for one value. In a plain join, Postgres trusts an
 # index on tenant and context alone as long as it has no statistics of the table, and compares every
@@ -101,18 +98,22 @@ _OPEN_TURN = f"(SELECT open_turn FROM looopy_contexts WHERE {_THIS})"
 LOAD_CONTEXT = f"{_CONTEXT.format(open_turn=_OPEN_TURN)} AND c.context_id = :context"
 
 LIST_CONTEXTS = _CONTEXT.format(open_turn="c.open_turn") + (
-    f" AND c.context_id > :after_id AND c.context_id < '{GHOST}' ORDER BY c.context_id LIMIT :limit"
+    " AND c.context_id > :after_id ORDER BY c.context_id LIMIT :limit"
 )
 
 PEEK = (
     f"SELECT epoch, open_turn, holder IS NOT NULL AND {_live('lease_until')}, holder, version,"
     " turn_count, last_position, last_seq, visible_from, cleared_seq, state, owner_actor,"
-    " inbox_last, inbox_waiting, cancel_turn, past"
+    " inbox_last, inbox_waiting, cancel_turn, rewound"
     f" FROM looopy_contexts WHERE {_THIS}"
 )
 
 # For a write that decides by what it reads.
 PEEK_LOCKED = f"{PEEK} /* FOR UPDATE */"
+
+# For a write that reads what never changes until the context is cleared, redacted or deleted: these
+# wait for it, and turns do not.
+PEEK_HELD = f"{PEEK} /* FOR KEY SHARE */"
 
 CREATE = (
     "INSERT INTO looopy_contexts (tenant_id, context_id, epoch, turn_count, last_position,"
@@ -124,10 +125,10 @@ CREATE = (
 RESTORE_CONTEXT = (
     "INSERT INTO looopy_contexts (tenant_id, context_id, epoch, turn_count, last_position,"
     " last_seq, visible_from, cleared_seq, open_turn, owner_actor, state, metadata, version,"
-    " created_at, last_activity, inbox_last, inbox_waiting, tags, past) VALUES (:tenant, :context,"
-    " :epoch, :turn_count, :last_position, :last_seq, :visible_from, :cleared_seq, :open_turn,"
-    " :actor, :state, :metadata, :version, :created_at, :last_activity, :inbox_last,"
-    " :inbox_waiting, :tags, :past) ON CONFLICT DO NOTHING RETURNING epoch"
+    " created_at, last_activity, inbox_last, inbox_waiting, tags, rewound) VALUES (:tenant,"
+    " :context, :epoch, :turn_count, :last_position, :last_seq, :visible_from, :cleared_seq,"
+    " :open_turn, :actor, :state, :metadata, :version, :created_at, :last_activity, :inbox_last,"
+    " :inbox_waiting, :tags, :rewound) ON CONFLICT DO NOTHING RETURNING epoch"
 )
 
 SAVE_METADATA = (
@@ -331,11 +332,6 @@ NOT_SEARCHED = (
     f" AND c.last_position >= c.visible_from AND c.last_position > COALESCE({_UPTO}, 0)"
 )
 
-SOURCES = (
-    "SELECT c.context_id, c.source FROM looopy_lineage c WHERE c.tenant_id = :tenant"
-    f" AND c.context_id {IN_CONTEXTS}"
-)
-
 # Nobody can clear or delete the context before the words of its messages are there: both lock its
 # row in a way that waits for this. A turn does not wait.
 HOLD_CONTEXT = (
@@ -454,7 +450,7 @@ APPEND = (
 
 CLEAR = (
     f"UPDATE looopy_contexts SET {_NEXT_EPOCH}, holder = NULL, open_turn = NULL, last_seq = :seq,"
-    " visible_from = last_position + 1, cleared_seq = :seq, state = :state, past = NULL,"
+    " visible_from = last_position + 1, cleared_seq = :seq, state = :state, rewound = NULL,"
     " inbox_waiting = 0,"
     f" cancel_turn = NULL, last_activity = now_us() WHERE {_THIS} RETURNING epoch"
 )
@@ -622,13 +618,13 @@ _MESSAGES_AFTER = (
 LIST_MESSAGES = f"SELECT position, turn, iteration, seq, created_at, meta, body{_MESSAGES_AFTER}"
 
 # Without the columns that only events need. Cleared messages are left out here as well, so that
-# opening a context need not read its row first. Of a context with a past that is not all its own,
-# or not all shown, this finds nothing: then its row is read, see `past.py`.
+# opening a context need not read its row first. Of a context that hides a part, this finds nothing:
+# then its row is read, see `fork.py`.
 _RECORDS = (
     f"SELECT position, turn, iteration, seq, body FROM looopy_messages WHERE {_THIS} AND position >"
     " (SELECT CASE WHEN c.visible_from > {after} THEN c.visible_from - 1 ELSE {after} END"
     " FROM looopy_contexts c WHERE c.tenant_id = :tenant AND c.context_id = :context"
-    " AND c.past IS NULL) ORDER BY position LIMIT :limit"
+    " AND c.rewound IS NULL) ORDER BY position LIMIT :limit"
 )
 LIST_RECORDS = _RECORDS.format(after=":after")
 LIST_NEWEST = _RECORDS.format(after="(c.last_position - :limit)")
@@ -700,15 +696,14 @@ _NEWEST = (
 _ARTIFACTS = "looopy_artifacts a WHERE a.tenant_id = :tenant AND a.context_id = :context"
 _VERSION = f"{_THIS} AND artifact_id = :artifact AND version = :version"
 
-# In a context with a past, versions that are not its own count as well: see `inherited.py`.
 SAVE_ARTIFACT = (
     "INSERT INTO looopy_artifacts (tenant_id, context_id, artifact_id, version, kind, media_type,"
     " status, size, sha256, created_at, turn, data, bytes, description, metadata, row_schema,"
-    " row_count, part_count, forks) SELECT :tenant, :context, :artifact, 1 + COALESCE("
-    f"(SELECT MAX(a.version) FROM {_ARTIFACTS} AND a.artifact_id = :artifact), :shared, 0),"
+    " row_count, part_count) SELECT :tenant, :context, :artifact, 1 + COALESCE("
+    f"(SELECT MAX(a.version) FROM {_ARTIFACTS} AND a.artifact_id = :artifact), 0),"
     " :kind, :media_type, :status, :size, :sha256, now_us(), turn_count, :data, :bytes,"
-    " :description, :metadata, :row_schema, :row_count, :part_count, forks"
-    f" FROM looopy_contexts WHERE {_THIS} AND (past IS NULL OR :shared IS NOT NULL)"
+    " :description, :metadata, :row_schema, :row_count, :part_count"
+    f" FROM looopy_contexts WHERE {_THIS}"
     " RETURNING version, created_at, turn"
 )
 
@@ -748,9 +743,7 @@ PEEK_COMPLETE = f"{_PEEK_ARTIFACT} AND a.status = 'complete' ORDER BY a.version 
 LIST_ARTIFACTS = (
     f"SELECT {_ARTIFACT.format('a.')} FROM {_ARTIFACTS} AND a.artifact_id > :after_artifact"
     f" AND {_NEWEST} AND (:turn IS NULL OR a.turn = :turn) AND (:kind IS NULL OR a.kind = :kind)"
-    " AND (:status IS NULL OR a.status = :status)"
-    " AND (SELECT c.past FROM looopy_contexts c WHERE c.tenant_id = :tenant"
-    " AND c.context_id = :context) IS NULL ORDER BY a.artifact_id LIMIT :limit"
+    " AND (:status IS NULL OR a.status = :status) ORDER BY a.artifact_id LIMIT :limit"
 )
 
 LIST_VERSIONS = (
@@ -810,234 +803,88 @@ FORGET_TURNS = (
 
 # --- forks ---
 
-# `lineage` says which contexts hold the past of a fork: a layer for each, by depth, up to a place.
-# `number` is the fork's among those that were made of that context, so versions of an artifact with
-# a lower `forks` were there when it was made. `instead` says where a fork finds the versions of one
-# artifact in the place of a layer: in a ghost, or nowhere.
-
-LIST_LAYERS = (
-    f"SELECT source, position, seq, turn, number FROM looopy_lineage WHERE {_THIS} ORDER BY depth"
-)
-
-# Relatives change each other's layers, so whoever decides by them locks them; see `ghosts.py`.
-LOCK_LAYERS = f"{LIST_LAYERS} /* FOR UPDATE */"
-LOCK_FORKS = (
-    "SELECT context_id, position, seq, turn FROM looopy_lineage WHERE tenant_id = :tenant"
-    " AND source = :context /* FOR UPDATE */"
-)
-# The forks that share a part of a context, with their age: a parent is older than its forks.
-AGES_OF_FORKS = (
-    "SELECT (SELECT c.created_at FROM looopy_contexts c WHERE c.tenant_id = l.tenant_id"
-    " AND c.context_id = l.context_id), l.context_id FROM looopy_lineage l"
-    " WHERE l.tenant_id = :tenant AND l.source = :context"
-)
-
-MAKE_GHOST = (
-    "INSERT INTO looopy_contexts (tenant_id, context_id, epoch, turn_count, last_position,"
-    " last_seq, visible_from, cleared_seq, state, metadata, version, created_at, last_activity)"
-    " VALUES (:tenant, :target, 0, :turn, :position, :seq, 1, 0, '{}', '{}', 0, now_us(), now_us())"
-)
-
-# A search that has read its messages before adds no word of them afterwards.
-TRIM_GHOST = f"UPDATE looopy_contexts SET last_position = :position WHERE {_THIS}"
-
-NEXT_FORK = (
-    f"UPDATE looopy_contexts SET forks = COALESCE(forks, 0) + 1 WHERE {_THIS} RETURNING forks"
-)
+# A fork copies all that its parent had up to a place, in a statement a table. `lineage` has a row
+# for each fork: its parent, null once that is gone, and the position up to which it was copied.
 
 FORK = (
     "INSERT INTO looopy_contexts (tenant_id, context_id, epoch, turn_count, last_position,"
     " last_seq, visible_from, cleared_seq, owner_actor, state, metadata, version, created_at,"
-    " last_activity, tags, past) SELECT tenant_id, :target, :birth, :turn, :position, :seq,"
+    " last_activity, tags, rewound) SELECT tenant_id, :target, :birth, :turn, :position, :seq,"
     " visible_from, cleared_seq, owner_actor, :state, metadata, version, now_us(), now_us(), tags,"
-    f" :past FROM looopy_contexts WHERE {_THIS} ON CONFLICT DO NOTHING RETURNING epoch"
+    f" :rewound FROM looopy_contexts WHERE {_THIS} ON CONFLICT DO NOTHING RETURNING epoch"
 )
 
-ADD_LAYER = (
-    "INSERT INTO looopy_lineage (tenant_id, context_id, depth, source, position, seq, turn, number)"
-    " VALUES (:tenant, :context, :depth, :source, :position, :seq, :turn, :number)"
+_COPIED_TURN = (
+    "turn, epoch, continues, actor_id, had_auth, outcome, stop_reason, start_seq, end_seq,"
+    " first_position, last_position, user_position, started_at, ended_at, usage, metadata, process,"
+    " recovered_by"
+)
+COPY_TURNS = (
+    f"INSERT INTO looopy_turns (tenant_id, context_id, {_COPIED_TURN})"
+    f" SELECT tenant_id, :target, {_COPIED_TURN} FROM looopy_turns"
+    f" WHERE {_THIS} AND turn <= :turn /* MANY */"
+)
+
+_COPIED_MESSAGE = ", ".join(MESSAGE_VALUES)
+COPY_MESSAGES = (
+    f"INSERT INTO looopy_messages (tenant_id, context_id, {_COPIED_MESSAGE})"
+    f" SELECT tenant_id, :target, {_COPIED_MESSAGE} FROM looopy_messages"
+    f" WHERE {_THIS} AND position <= :position /* MANY */"
+)
+
+_COPIED_EVENT = ", ".join(EVENT_VALUES)
+COPY_EVENTS = (
+    f"INSERT INTO looopy_events (tenant_id, context_id, {_COPIED_EVENT})"
+    f" SELECT tenant_id, :target, {_COPIED_EVENT} FROM looopy_events"
+    f" WHERE {_THIS} AND seq <= :seq /* MANY */"
+)
+
+# A version that had a next one when the fork was made is over, whether the fork has that or not.
+# The rows are held: until the parts are copied, no turn of the parent may delete the artifact.
+_COPIED_ARTIFACT = (
+    "size, sha256, created_at, turn, data, bytes, description, metadata, row_schema, row_count,"
+    " part_count"
+)
+COPY_ARTIFACTS = (
+    "INSERT INTO looopy_artifacts (tenant_id, context_id, artifact_id, version, kind, media_type,"
+    f" status, {_COPIED_ARTIFACT}) SELECT tenant_id, :target, artifact_id, version, kind,"
+    f" media_type, CASE WHEN status = 'building' AND NOT ({_NEWEST}) THEN 'failed' ELSE status END,"
+    f" {_COPIED_ARTIFACT} FROM {_ARTIFACTS} AND a.turn <= :turn /* FOR KEY SHARE */"
+)
+_COPIED_PART = "part, start, size, sha256, first_row, row_count, blob, bytes"
+# Those that the copied version knows: the other one may have grown meanwhile.
+COPY_PARTS = (
+    "INSERT INTO looopy_artifact_parts (tenant_id, context_id, artifact_id, version,"
+    f" {_COPIED_PART}) SELECT tenant_id, :target, artifact_id, version, {_COPIED_PART}"
+    f" FROM looopy_artifact_parts p WHERE {_THIS} AND part <= (SELECT a.part_count"
+    " FROM looopy_artifacts a WHERE a.tenant_id = p.tenant_id AND a.context_id = :target"
+    " AND a.artifact_id = p.artifact_id AND a.version = p.version) /* MANY */"
+)
+
+LINK = (
+    "INSERT INTO looopy_lineage (tenant_id, context_id, parent, position)"
+    " VALUES (:tenant, :target, :context, :position)"
+)
+PARENT_OF = f"SELECT parent, position FROM looopy_lineage WHERE {_THIS}"
+LIST_FORKS = (
+    "SELECT context_id, position FROM looopy_lineage"
+    " WHERE tenant_id = :tenant AND parent = :context ORDER BY context_id"
+)
+DROP_LINK = f"DELETE FROM looopy_lineage WHERE {_THIS} /* MANY */"
+# Whoever has its name later is not their parent.
+UNLINK_FORKS = (
+    "UPDATE looopy_lineage SET parent = NULL WHERE tenant_id = :tenant AND parent = :context"
+    " /* MANY */"
 )
 
 NEWEST_COMPACTION = (
-    f"SELECT seq, body FROM looopy_events WHERE {_THIS} AND seq > :after AND seq <= :seq"
+    f"SELECT seq, body FROM looopy_events WHERE {_THIS} AND seq <= :seq"
     " AND type = 'compaction' ORDER BY seq DESC LIMIT 1"
 )
 
 REWIND = (
-    f"UPDATE looopy_contexts SET {_NEXT_EPOCH}, last_seq = :seq, state = :state, past = :past,"
-    f" last_activity = now_us() WHERE {_THIS} RETURNING epoch"
-)
-
-# A fork's parent is its last layer, even if it holds no row of it.
-LIST_FORKS = (
-    "SELECT l.context_id, l.position FROM looopy_lineage l WHERE l.tenant_id = :tenant"
-    " AND l.source = :context AND (SELECT d.depth FROM looopy_lineage d WHERE d.tenant_id ="
-    " l.tenant_id AND d.context_id = l.context_id AND d.depth = l.depth + 1) IS NULL"
-    " ORDER BY l.context_id"
-)
-
-# How much of a context its forks share; null for nothing.
-SHARED_UP_TO = (
-    "SELECT MAX(position), MAX(seq), MAX(turn) FROM looopy_lineage"
-    " WHERE tenant_id = :tenant AND source = :context"
-)
-
-IS_SHARED = (
-    "SELECT depth FROM looopy_lineage WHERE tenant_id = :tenant AND source = :context UNION ALL"
-    " SELECT depth FROM looopy_instead WHERE tenant_id = :tenant AND source = :context LIMIT 1"
-)
-
-COPY_TURNS = (
-    "INSERT INTO looopy_turns (tenant_id, context_id, turn, epoch, continues, actor_id, had_auth,"
-    " outcome, stop_reason, start_seq, end_seq, first_position, last_position, user_position,"
-    " started_at, ended_at, usage, metadata, process, recovered_by) SELECT tenant_id, :target,"
-    " turn, epoch, continues, actor_id, had_auth, outcome, stop_reason, start_seq, end_seq,"
-    " first_position, last_position, user_position, started_at, ended_at, usage, metadata, process,"
-    " recovered_by FROM looopy_turns"
-    f" WHERE {_THIS} AND turn > :after AND turn <= :turn /* MANY */"
-)
-
-MOVE_MESSAGES = (
-    f"UPDATE looopy_messages SET context_id = :target WHERE {_THIS} AND position <= :position"
-    " /* MANY */"
-)
-
-MOVE_EVENTS = (
-    f"UPDATE looopy_events SET context_id = :target WHERE {_THIS} AND seq <= :seq /* MANY */"
-)
-
-MOVE_FORKS = (
-    "UPDATE looopy_lineage SET source = :target WHERE tenant_id = :tenant AND source = :context"
-    " /* MANY */"
-)
-
-DROP_LAYERS = f"DELETE FROM looopy_lineage WHERE {_THIS} /* MANY */"
-DROP_INSTEAD = f"DELETE FROM looopy_instead WHERE {_THIS} /* MANY */"
-
-# What a ghost holds beyond the forks that are left.
-TRIM_MESSAGES = f"DELETE FROM looopy_messages WHERE {_THIS} AND position > :position /* MANY */"
-TRIM_EVENTS = f"DELETE FROM looopy_events WHERE {_THIS} AND seq > :seq /* MANY */"
-TRIM_TURNS = f"DELETE FROM looopy_turns WHERE {_THIS} AND turn > :turn /* MANY */"
-
-# --- artifacts of forks ---
-
-# A version is in a layer: saved up to its turn, and before the fork was made.
-_IN_LAYER = "a.turn <= :turn AND COALESCE(a.forks, 0) < :number"
-LAYER_VERSIONS = (
-    f"SELECT {_ARTIFACT.format('a.')} FROM {_ARTIFACTS} AND a.artifact_id = :artifact"
-    f" AND {_IN_LAYER} ORDER BY a.version"
-)
-
-_SUCCESSOR = (
-    "SELECT n.version FROM looopy_artifacts n WHERE n.tenant_id = a.tenant_id"
-    " AND n.context_id = a.context_id AND n.artifact_id = a.artifact_id"
-    " AND n.version = a.version + 1"
-)
-LAYER_NEWEST = (
-    f"SELECT {_ARTIFACT.format('a.')} FROM {_ARTIFACTS} AND a.artifact_id > :after_artifact"
-    f" AND {_IN_LAYER} AND ({_SUCCESSOR} AND {_IN_LAYER.replace('a.', 'n.')}) IS NULL"
-    " ORDER BY a.artifact_id"
-)
-
-OWN_NEWEST = (
-    f"SELECT {_ARTIFACT.format('a.')} FROM {_ARTIFACTS} AND a.artifact_id > :after_artifact"
-    f" AND {_NEWEST} ORDER BY a.artifact_id"
-)
-
-_COPIED = (
-    "version, kind, media_type, status, size, sha256, created_at, turn, data, bytes, description,"
-    " metadata, row_schema, row_count, part_count"
-)
-# A version that is being built may grow on both sides.
-COPY_BUILDING = (
-    f"INSERT INTO looopy_artifacts (tenant_id, context_id, artifact_id, {_COPIED})"
-    f" SELECT tenant_id, :target, artifact_id, {_COPIED} FROM looopy_artifacts a WHERE {_THIS}"
-    f" AND status = 'building' AND turn <= :turn AND ({_SUCCESSOR}) IS NULL /* MANY */"
-)
-_COPIED_PARTS = "part, start, size, sha256, first_row, row_count, blob, bytes"
-_OF_TARGET = (
-    "(SELECT a.version FROM looopy_artifacts a WHERE a.tenant_id = :tenant AND a.context_id ="
-    " :target AND a.artifact_id = p.artifact_id AND a.version = p.version) IS NOT NULL"
-)
-COPY_BUILDING_PARTS = (
-    f"INSERT INTO looopy_artifact_parts (tenant_id, context_id, artifact_id, version,"
-    f" {_COPIED_PARTS}) SELECT tenant_id, :target, artifact_id, version, {_COPIED_PARTS}"
-    f" FROM looopy_artifact_parts p WHERE {_THIS} AND {_OF_TARGET} /* MANY */"
-)
-
-# A fork of a fork looks where its parent did.
-COPY_INSTEAD = (
-    "INSERT INTO looopy_instead (tenant_id, context_id, artifact_id, depth, source)"
-    " SELECT tenant_id, :target, artifact_id, depth, source FROM looopy_instead"
-    f" WHERE {_THIS} AND depth < :depth /* MANY */"
-)
-
-HIDE = (
-    "INSERT INTO looopy_instead (tenant_id, context_id, artifact_id, depth, source)"
-    " VALUES (:tenant, :context, :artifact, :depth, NULL) ON CONFLICT DO NOTHING RETURNING depth"
-)
-HIDDEN_SO_FAR = (
-    f"SELECT source FROM looopy_instead WHERE {_THIS} AND artifact_id = :artifact"
-    " AND depth = :depth /* FOR UPDATE */"
-)
-HIDE_AGAIN = (
-    f"UPDATE looopy_instead SET source = NULL WHERE {_THIS} AND artifact_id = :artifact"
-    " AND depth = :depth"
-)
-LIST_INSTEAD = f"SELECT artifact_id, depth, source FROM looopy_instead WHERE {_THIS}"
-
-# A fork sees the version `a` of its context in a layer, or in the place of one.
-_NOT_INSTEAD = (
-    "(SELECT i.depth FROM looopy_instead i WHERE i.tenant_id = l.tenant_id"
-    " AND i.context_id = l.context_id AND i.artifact_id = a.artifact_id AND i.depth = l.depth)"
-    " IS NULL"
-)
-_ITS_LAYER = (
-    "(SELECT l.{0} FROM looopy_lineage l WHERE l.tenant_id = i.tenant_id"
-    " AND l.context_id = i.context_id AND l.depth = i.depth)"
-)
-_SEEN_BY_A_FORK = (
-    "((SELECT l.number FROM looopy_lineage l WHERE l.tenant_id = a.tenant_id"
-    " AND l.source = a.context_id AND l.turn >= a.turn AND l.number > COALESCE(a.forks, 0)"
-    f" AND {_NOT_INSTEAD} LIMIT 1) IS NOT NULL"
-    " OR (SELECT i.depth FROM looopy_instead i WHERE i.tenant_id = a.tenant_id"
-    " AND i.source = a.context_id AND i.artifact_id = a.artifact_id"
-    f" AND {_ITS_LAYER.format('turn')} >= a.turn"
-    f" AND {_ITS_LAYER.format('number')} > COALESCE(a.forks, 0) LIMIT 1) IS NOT NULL)"
-)
-_OWN_SEEN = f"a.tenant_id = :tenant AND a.context_id = :context AND {_SEEN_BY_A_FORK}"
-IS_SEEN = (
-    f"SELECT a.version FROM looopy_artifacts a WHERE {_OWN_SEEN} AND a.artifact_id = :artifact"
-    " LIMIT 1"
-)
-MOVE_ARTIFACTS = (
-    f"UPDATE looopy_artifacts AS a SET context_id = :target WHERE {_OWN_SEEN} /* MANY */"
-)
-MOVE_ARTIFACT = (
-    f"UPDATE looopy_artifacts AS a SET context_id = :target WHERE {_OWN_SEEN}"
-    f" AND a.artifact_id = :artifact RETURNING {_ARTIFACT.format('')}"
-)
-MOVE_PARTS = (
-    "UPDATE looopy_artifact_parts AS p SET context_id = :target WHERE p.tenant_id = :tenant"
-    f" AND p.context_id = :context AND {_OF_TARGET} /* MANY */"
-)
-LOOK_INSTEAD = (
-    "INSERT INTO looopy_instead (tenant_id, context_id, artifact_id, depth, source)"
-    " SELECT l.tenant_id, l.context_id, :artifact, l.depth, :target FROM looopy_lineage l"
-    " WHERE l.tenant_id = :tenant AND l.source = :context AND (SELECT a.version FROM"
-    " looopy_artifacts a WHERE a.tenant_id = :tenant AND a.context_id = :target"
-    " AND a.artifact_id = :artifact AND a.turn <= l.turn AND COALESCE(a.forks, 0) < l.number"
-    " LIMIT 1) IS NOT NULL ON CONFLICT DO NOTHING /* MANY */"
-)
-TRIM_ARTIFACTS = (
-    "DELETE FROM looopy_artifacts AS a WHERE a.tenant_id = :tenant AND a.context_id = :context"
-    f" AND NOT {_SEEN_BY_A_FORK} /* MANY */"
-)
-TRIM_PARTS = (
-    "DELETE FROM looopy_artifact_parts AS p WHERE p.tenant_id = :tenant"
-    " AND p.context_id = :context AND (SELECT a.version FROM looopy_artifacts a"
-    " WHERE a.tenant_id = p.tenant_id AND a.context_id = p.context_id"
-    " AND a.artifact_id = p.artifact_id AND a.version = p.version) IS NULL /* MANY */"
+    f"UPDATE looopy_contexts SET {_NEXT_EPOCH}, last_seq = :seq, state = :state,"
+    f" rewound = :rewound, last_activity = now_us() WHERE {_THIS} RETURNING epoch"
 )
 
 # --- inner contexts ---
@@ -1087,21 +934,12 @@ EMPTY_CONTEXT = (
     f"UPDATE looopy_contexts SET {_NEXT_EPOCH}, holder = NULL, open_turn = NULL, turn_count = 0,"
     " last_position = 0, last_seq = 0, visible_from = 1, cleared_seq = 0, state = '{}',"
     " metadata = '{}', tags = NULL, inbox_waiting = 0, cancel_turn = NULL, line_until = NULL,"
-    " past = NULL, forks = NULL,"
+    " rewound = NULL,"
     f" created_at = now_us() WHERE {_THIS} RETURNING epoch"
 )
 # Unless something happened in it since.
 DELETE_EMPTY = f"{DELETE_CONTEXT} AND epoch = :epoch"
 DROP_HIDDEN = f"DELETE FROM looopy_artifact_parts WHERE {_THIS} AND sha256 = '' /* MANY */"
-
-# Of a ghost that goes, or a part of it: its blobs go with those of the context that is erased.
-ADOPT_PARTS = (
-    "UPDATE looopy_artifact_parts AS p SET context_id = :target, version = version - :offset,"
-    " sha256 = '', bytes = NULL WHERE p.tenant_id = :tenant AND p.context_id = :context"
-    " AND p.blob IS NOT NULL AND (SELECT a.version FROM looopy_artifacts a"
-    " WHERE a.tenant_id = p.tenant_id AND a.context_id = p.context_id"
-    " AND a.artifact_id = p.artifact_id AND a.version = p.version) IS NULL /* MANY */"
-)
 
 DELETE_EVENTS = f"DELETE FROM looopy_events WHERE {_THIS} /* MANY */"
 DELETE_TURNS = f"DELETE FROM looopy_turns WHERE {_THIS} /* MANY */"
@@ -1122,8 +960,7 @@ CONTENT = {
     f"{PREFIX}context_index": DELETE_LABELS,
     f"{PREFIX}searched": DELETE_SEARCHED,
     f"{PREFIX}words": FORGET_WORDS,
-    f"{PREFIX}lineage": DROP_LAYERS,
-    f"{PREFIX}instead": DROP_INSTEAD,
+    f"{PREFIX}lineage": DROP_LINK,
 }
 """
 Every table that holds content of a context beside its row, and how an erasure empties it.
@@ -1133,7 +970,7 @@ Deleting the row of the context deletes the rows of all of them as well.
 
 _CANDIDATE = (
     f"SELECT c.context_id, c.owner_actor, c.open_turn, {_IS_LIVE}, c.last_activity,"
-    " c.last_position + c.last_seq, c.past IS NOT NULL OR c.forks IS NOT NULL, c.state,"
+    " c.last_position + c.last_seq, c.state,"
     " (SELECT n.outer_id FROM looopy_inner n WHERE n.tenant_id = c.tenant_id"
     " AND n.context_id = c.context_id)"
     " FROM looopy_contexts c WHERE c.tenant_id = :tenant"
@@ -1184,12 +1021,6 @@ REDACT_VERSION = (
     " row_schema = CASE WHEN kind = 'dataset' THEN '{}' END, description = NULL, metadata = NULL"
     f" WHERE {_VERSION}"
 )
-# The forks that share a turn, and the ghosts in which they find artifacts.
-FORKS_OF_TURN = (
-    "SELECT l.context_id, l.depth FROM looopy_lineage l WHERE l.tenant_id = :tenant"
-    " AND l.source = :context AND l.turn >= :turn ORDER BY l.context_id"
-)
-DROP_PARTS = f"DELETE FROM looopy_artifact_parts WHERE {_VERSION} RETURNING blob"
 HIDDEN_BLOBS = f"{LIST_BLOBS} AND sha256 = ''"
 # Whoever has this context in memory takes it for another one, and reads all of it again: by its
 # age, or, if they made it themselves and do not know that, by its version.

@@ -117,8 +117,7 @@ contexts = _table(
     _number("line_until", null=True),
     _number("last_write", null=True),
     _text("tags", null=True),
-    _text("past", null=True),
-    _number("forks", null=True),
+    _text("rewound", null=True),
     key=(),
     clustered=True,
 )
@@ -193,17 +192,8 @@ artifacts = _table(
     _text("row_schema", null=True),
     _number("row_count", default="0"),
     _number("part_count", default="0"),
-    _number("forks", null=True),
     key=("artifact_id", "version"),
     clustered=False,
-)
-_IS_BUILT = text("status = 'building'")
-Index(
-    f"ix_{PREFIX}artifacts_building",
-    artifacts.c.tenant_id,
-    artifacts.c.context_id,
-    postgresql_where=_IS_BUILT,
-    sqlite_where=_IS_BUILT,
 )
 
 # The one index beside the primary keys: equal content is found by its hash, in all contexts of a
@@ -293,30 +283,15 @@ def _walk(name: str, where: str | None = None) -> None:
 
 _walk("all")
 _walk("due", where="due_at IS NOT NULL")
-# Which contexts hold the past of a fork, and up to where: see `past.py`.
+# Where each fork was made; its parent is null once that was deleted or cleared.
 lineage = _table(
     "lineage",
-    _number("depth"),
-    Column("source", _key, nullable=False),
+    Column("parent", _key, nullable=True),
     _number("position"),
-    _number("seq"),
-    _number("turn"),
-    _number("number"),
-    key=("depth",),
+    key=(),
     clustered=True,
 )
-Index(None, lineage.c.tenant_id, lineage.c.source)
-
-# Where a fork finds an artifact in the place of a layer, if one of the two has deleted it since.
-instead = _table(
-    "instead",
-    Column("artifact_id", _key, nullable=False),
-    _number("depth"),
-    Column("source", _key, nullable=True),
-    key=("artifact_id", "depth"),
-    clustered=True,
-)
-Index(None, instead.c.tenant_id, instead.c.source)
+Index(None, lineage.c.tenant_id, lineage.c.parent)
 
 # For which call of which context an agent that is a tool works in this one. It is found by the
 # call, which has one such context.
@@ -429,6 +404,6 @@ word_rows = Table(
 )
 for _shared in (
     *(artifacts, artifact_parts, inbox, turn_keys, waiters),
-    *(context_index, unindexed, searched, lineage, instead, inner, spending, reservations),
+    *(context_index, unindexed, searched, lineage, inner, spending, reservations),
 ):
     _shared.to_metadata(sqlite_metadata)

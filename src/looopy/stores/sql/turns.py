@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from looopy.stores.past import decode_past
+from looopy.stores.past import decode_rewound
 from looopy.stores.records import ContextRecord, TurnRecord
 from looopy.stores.rows import events as rows
 from looopy.stores.rows.meta import from_us
@@ -20,7 +20,7 @@ _COLUMNS = (
     *("context_id", "epoch", "turn_count", "last_position", "last_seq", "visible_from"),
     *("cleared_seq", "holder", "lease_live", "lease_until", "owner_actor", "state", "metadata"),
     *("version", "created_at", "last_activity", "inbox_last", "inbox_waiting", "cancel_turn"),
-    *("tags", "past"),
+    *("tags", "rewound"),
 )
 """The names of `statements.CONTEXT_COLUMNS` here."""
 
@@ -57,7 +57,7 @@ def context_record(row: Sequence[Any]) -> ContextRecord:
     own, turn = dict(zip(_COLUMNS, row, strict=False)), row[len(_COLUMNS) :]
     context_id = own["context_id"]
     inbox = inbox_head(own.pop("inbox_last"), own.pop("inbox_waiting"), own.pop("cancel_turn"))
-    own["hidden"] = merged(decode_past(own.pop("past"))[0])
+    own["hidden"] = merged(decode_rewound(own.pop("rewound")))
     own["lease_live"] = bool(own["lease_live"])
     own["lease_until"] = own["lease_until"] or 0
     own["state"] = rows.decode_state(own["state"], context_id)

@@ -434,7 +434,7 @@ class RedactionContract(Contract):
 
     @needing("journal.fork")
     @pytest.mark.parametrize("parent", ["there", "deleted"])
-    async def test_forks_share_what_is_left(self, stores: Stores, parent: str) -> None:
+    async def test_forks_lose_what_their_parent_loses(self, stores: Stores, parent: str) -> None:
         """Summaries of a fork go as well, and an agent that knows the fork reads it again."""
         await _turn(stores)
         await _guest_turn(stores)
@@ -461,6 +461,24 @@ class RedactionContract(Contract):
         page = await stores.contexts.list()
         assert {one.context_id for one in page.items} <= {CONTEXT, "fork", "second"}
         assert await stores.contexts.erase_person("bob") == Erased()
+
+    @needing("journal.fork")
+    async def test_a_fork_that_is_made_on_the_way_is_redacted(self, stores: Stores) -> None:
+        """It was not there when the contexts of the person were looked for."""
+        await _turn(stores)
+        await _guest_turn(stores)
+        redact = stores.contexts.redact  # type: ignore[attr-defined] # of a backend
+
+        async def forks_first(name: str, actor_id: str, *, force: bool) -> Any:
+            if await stores.state.load("fork") is None:
+                await stores.journal.fork(CONTEXT, "fork")
+            return await redact(name, actor_id, force=force)
+
+        stores.contexts.redact = forks_first  # type: ignore[attr-defined] # as above
+        report = await stores.contexts.erase_person("bob")
+        assert report.redacted_ids == (CONTEXT, "fork")
+        for name in report.redacted_ids:
+            assert "bobs-words" not in await self._all_of(stores, name)
 
     async def test_a_later_summary_is_emptied(self, stores: Stores) -> None:
         """It may tell of them; an earlier one stays, and the messages are seen again."""

@@ -33,7 +33,7 @@ from looopy.testing.contracts.turns import (
     starts,
     user,
 )
-from looopy.types.event import AgentEvent, HistoryRewound
+from looopy.types.event import AgentEvent, HistoryRewound, ToolExecutionStart
 from looopy.types.message import Message, StopReason, ToolCall
 from looopy.types.summary import summary_message
 
@@ -63,11 +63,11 @@ def _text(message: Message) -> str:
 
 
 class ForkContract(Contract):
-    """Forks share their parent's past and have their own future; a rewind hides turns."""
+    """Forks begin with their parent's past and have their own future; a rewind hides turns."""
 
     needs = ("journal.fork",)
 
-    # --- what is shared ---
+    # --- what is copied ---
 
     async def test_a_fork_reads_the_past_and_goes_on_alone(self, stores: Stores) -> None:
         """Positions, turns and `seq` go on; neither context sees what the other does later."""
@@ -113,7 +113,7 @@ class ForkContract(Contract):
         assert await stores.messages.count(FORK) == 6
 
     async def test_a_fork_of_a_fork_reads_all_of_its_past(self, stores: Stores) -> None:
-        """Also one that ends within the part that its parent shares itself."""
+        """Also one that ends within the part that its parent was copied from itself."""
         await turns(stores, "one", "two")
         await stores.journal.fork(CONTEXT, "b")
         await turns(stores, "three", "four", context_id="b")
@@ -206,6 +206,47 @@ class ForkContract(Contract):
         }
         assert await stores.artifacts.load(FORK, "a", 1) == b"1"
 
+    async def test_a_fork_of_a_fork_has_what_was_saved_before_any_turn(
+        self, stores: Stores
+    ) -> None:
+        """Also once those in between are gone."""
+        await turns(stores, "one")
+        await stores.journal.fork(CONTEXT, FORK)
+        await stores.artifacts.save(FORK, "upload", _LARGE)
+        await stores.journal.fork(FORK, "c")
+        await stores.journal.fork("c", "d")
+        for name in (FORK, "c"):
+            await stores.state.delete(name)
+        assert await _newest(stores, "d") == {"upload": _LARGE}
+        assert await stores.artifacts.list(CONTEXT) == []
+
+    async def test_a_copied_version_ends_as_the_parent_saw_it(self, stores: Stores) -> None:
+        """One that had a next version has failed, also in a fork of the place before that."""
+        await turns(stores, "one")
+        await stores.artifacts.open(CONTEXT, "a")
+        await turns(stores, "two")
+        await stores.artifacts.open(CONTEXT, "a")
+        await stores.journal.fork(CONTEXT, FORK, at=2)
+        found = await stores.artifacts.versions(FORK, "a")
+        assert [(one.version, one.status) for one in found] == [(1, "failed")]
+
+    async def test_a_call_that_a_fork_continues_keeps_its_name_and_arguments(
+        self, stores: Stores
+    ) -> None:
+        """The log finds them in the message that announced it, which the fork has."""
+        claimed = await begin(stores)
+        events: list[AgentEvent] = [said(answer("", _ADD)), ends(StopReason.INPUT_REQUIRED)]
+        await commit(stores, claimed, events, release=True)
+        await stores.journal.fork(CONTEXT, FORK)
+        claimed = await begin(stores, context_id=FORK, text=None)
+        place: dict[str, Any] = {"context_id": FORK, "turn": 2}
+        events = [starts(_ADD, **place), *finishes(_ADD, "3", **place), ends(**place)]
+        await commit(stores, claimed, events, context_id=FORK, assistant_position=2, release=True)
+        (start,) = [
+            e for e in await stores.journal.events(FORK) if isinstance(e, ToolExecutionStart)
+        ]
+        assert (start.tool_name, start.args) == (_ADD.name, _ADD.arguments)
+
     async def test_artifacts_of_a_fork_are_listed_by_page_and_filter(self, stores: Stores) -> None:
         """The newest version of each decides, whoever holds it."""
         await turns(stores, "one")
@@ -282,7 +323,7 @@ class ForkContract(Contract):
 
     @needing("journal.rewind", "contexts.tag")
     async def test_a_fork_is_listed_with_tags_and_activity_of_its_own(self, stores: Stores) -> None:
-        """As its parent was tagged; what is kept of a deleted parent is listed nowhere."""
+        """As its parent was tagged; a deleted parent is listed nowhere."""
         await turns(stores, "one")
         await stores.contexts.tag(CONTEXT, add=["red"])
         await stores.journal.fork(CONTEXT, FORK)
@@ -302,7 +343,7 @@ class ForkContract(Contract):
 
     @needing("journal.rewind", "journal.undo_rewind")
     async def test_a_search_finds_what_a_context_shows(self, stores: Stores) -> None:
-        """The shared past under the name of each, and nothing that is rewound or another's."""
+        """The past under the name of each, and nothing that is rewound or another's."""
         await turns(stores, "apple one", "apple two", "apple three")
         await stores.journal.fork(CONTEXT, FORK, at=4)
         await turns(stores, "apple fork", context_id=FORK)
@@ -555,7 +596,7 @@ class ForkContract(Contract):
         assert await texts(stores, "head") == ["one", "one!", "other", "other!"]
 
     @needing("journal.rewind", "journal.undo_rewind")
-    async def test_rewinds_nest_and_reach_into_what_a_fork_shares(self, stores: Stores) -> None:
+    async def test_rewinds_nest_and_reach_into_the_past_of_a_fork(self, stores: Stores) -> None:
         """To the very beginning as well; the parent is not changed."""
         await turns(stores, "one", "two")
         await stores.journal.fork(CONTEXT, FORK)

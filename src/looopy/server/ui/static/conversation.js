@@ -584,7 +584,7 @@ export class Conversation extends EventTarget {
     await call("POST", at(this.id, "/undo-rewind"), {});
   }
 
-  /** @param {number} [position] of the last message to share @returns {Promise<string>} */
+  /** @param {number} [position] of the last message to copy @returns {Promise<string>} */
   async fork(position) {
     const number = crypto.getRandomValues(new Uint32Array(1))[0].toString(36);
     const name = `${this.id.replace(/-fork-\w+$/, "").slice(0, 80)}-fork-${number}`;

@@ -28,8 +28,7 @@ CREATE TABLE looopy_contexts (
 	line_until BIGINT, 
 	last_write BIGINT, 
 	tags TEXT, 
-	past TEXT, 
-	forks BIGINT, 
+	rewound TEXT, 
 	CONSTRAINT pk_looopy_contexts PRIMARY KEY (number), 
 	CONSTRAINT uq_looopy_contexts_tenant_id UNIQUE (tenant_id, context_id), 
 	CONSTRAINT ck_looopy_contexts_tenant CHECK (tenant_id <> ''), 
@@ -113,12 +112,10 @@ CREATE TABLE looopy_artifacts (
 	row_schema TEXT, 
 	row_count BIGINT DEFAULT '0' NOT NULL, 
 	part_count BIGINT DEFAULT '0' NOT NULL, 
-	forks BIGINT, 
 	CONSTRAINT pk_looopy_artifacts PRIMARY KEY (tenant_id, context_id, artifact_id, version), 
 	CONSTRAINT fk_looopy_artifacts_looopy_contexts FOREIGN KEY(tenant_id, context_id) REFERENCES looopy_contexts (tenant_id, context_id) ON DELETE CASCADE, 
 	CONSTRAINT ck_looopy_artifacts_tenant CHECK (tenant_id <> '')
 );
-CREATE INDEX ix_looopy_artifacts_building ON looopy_artifacts (tenant_id, context_id) WHERE status = 'building';
 CREATE TABLE looopy_artifact_parts (
 	tenant_id TEXT NOT NULL, 
 	context_id TEXT NOT NULL, 
@@ -215,34 +212,16 @@ CREATE TABLE looopy_searched (
 CREATE TABLE looopy_lineage (
 	tenant_id TEXT NOT NULL, 
 	context_id TEXT NOT NULL, 
-	depth BIGINT NOT NULL, 
-	source TEXT NOT NULL, 
+	parent TEXT, 
 	position BIGINT NOT NULL, 
-	seq BIGINT NOT NULL, 
-	turn BIGINT NOT NULL, 
-	number BIGINT NOT NULL, 
-	CONSTRAINT pk_looopy_lineage PRIMARY KEY (tenant_id, context_id, depth), 
+	CONSTRAINT pk_looopy_lineage PRIMARY KEY (tenant_id, context_id), 
 	CONSTRAINT fk_looopy_lineage_looopy_contexts FOREIGN KEY(tenant_id, context_id) REFERENCES looopy_contexts (tenant_id, context_id) ON DELETE CASCADE, 
 	CONSTRAINT ck_looopy_lineage_tenant CHECK (tenant_id <> '')
 )
  WITHOUT ROWID
 
 ;
-CREATE INDEX ix_looopy_lineage_tenant_id_source ON looopy_lineage (tenant_id, source);
-CREATE TABLE looopy_instead (
-	tenant_id TEXT NOT NULL, 
-	context_id TEXT NOT NULL, 
-	artifact_id TEXT NOT NULL, 
-	depth BIGINT NOT NULL, 
-	source TEXT, 
-	CONSTRAINT pk_looopy_instead PRIMARY KEY (tenant_id, context_id, artifact_id, depth), 
-	CONSTRAINT fk_looopy_instead_looopy_contexts FOREIGN KEY(tenant_id, context_id) REFERENCES looopy_contexts (tenant_id, context_id) ON DELETE CASCADE, 
-	CONSTRAINT ck_looopy_instead_tenant CHECK (tenant_id <> '')
-)
- WITHOUT ROWID
-
-;
-CREATE INDEX ix_looopy_instead_tenant_id_source ON looopy_instead (tenant_id, source);
+CREATE INDEX ix_looopy_lineage_tenant_id_parent ON looopy_lineage (tenant_id, parent);
 CREATE TABLE looopy_inner (
 	tenant_id TEXT NOT NULL, 
 	context_id TEXT NOT NULL, 

@@ -86,18 +86,21 @@ _MESSAGES_AFTER = (
 _RECORDS = (
     f"SELECT {_place('m.id')}, m.turn, m.iteration, m.seq, m.body FROM looopy_contexts c"
     f" JOIN looopy_message_rows m ON {_after('m.id', '{after}', 'c.visible_from - 1')} WHERE"
-    f" {_OWNER} AND c.past IS NULL"
+    f" {_OWNER} AND c.rewound IS NULL"
     " ORDER BY m.id LIMIT :limit"
 )
-_NUMBER = (
-    "(SELECT c.number FROM looopy_contexts c WHERE c.tenant_id = :tenant AND c.context_id = {})"
-)
-_MOVE = (
-    f"UPDATE {{table}} SET id = {_NUMBER.format(':target')} << {BITS} | ({_place('id')})"
-    f" WHERE id BETWEEN {_NUMBER.format(':context')} << {BITS}"
-    f" AND ({_NUMBER.format(':context')} << {BITS} | {{upto}})"
-)
-_TRIM = f"DELETE FROM {{table}} WHERE {_WITHIN} AND {_place('id')} > {{after}}"
+
+
+def _copy(table: str, columns: str, upto: str) -> str:
+    """Copy the rows of a context up to a place to another one, under the same places."""
+    return (
+        f"INSERT INTO {table} (id, {columns}) SELECT n.number << {BITS} | ({_place('r.id')}),"
+        f" {', '.join(f'r.{name}' for name in columns.split(', '))} FROM looopy_contexts c"
+        " CROSS JOIN looopy_contexts n ON n.tenant_id = :tenant AND n.context_id = :target"
+        f" CROSS JOIN {table} r ON r.id BETWEEN ({_at('0')}) AND ({_at(upto)}) WHERE {_OWNER}"
+    )
+
+
 # As in `statements.py`, with keys in the place of places; their sum may be more than a number.
 _HALVE = (
     "WITH RECURSIVE halve(low, high) AS (SELECT"
@@ -154,8 +157,7 @@ IN_SQLITE = {
         s.INDEX.replace("json_array_elements(CAST(:entries AS json)) e(value)", _ENTRIES),
     ),
     s.LIST_CONTEXTS: (
-        f"{_CONTEXT} AND c.context_id > :after_id AND c.context_id < '{s.GHOST}'"
-        " ORDER BY c.context_id LIMIT :limit"
+        f"{_CONTEXT} AND c.context_id > :after_id ORDER BY c.context_id LIMIT :limit"
     ),
     # --- turns ---
     s.OPEN_TURN: (
@@ -296,10 +298,6 @@ IN_SQLITE = {
         " AND c.last_position > COALESCE((SELECT s.upto FROM looopy_searched s"
         " WHERE s.tenant_id = c.tenant_id AND s.context_id = c.context_id), 0)"
     ),
-    s.SOURCES: (
-        "SELECT l.context_id, l.source FROM looopy_lineage l WHERE l.tenant_id = :tenant"
-        f" AND l.context_id IN {_NAMED}"
-    ),
     s.ADD_WORDS: (
         # Each message is parsed once, and not again for each of its words.
         "WITH m(position, words) AS MATERIALIZED (SELECT json_extract(value, '$[0]'),"
@@ -341,27 +339,22 @@ IN_SQLITE = {
     # --- forks ---
     s.NEWEST_COMPACTION: (
         f"SELECT {_place('e.id')}, e.body FROM looopy_contexts c JOIN looopy_event_rows e"
-        f" ON {_after('e.id')} AND e.id <= ({_at(':seq')}) WHERE {_OWNER}"
+        f" ON e.id BETWEEN ({_at('0')}) AND ({_at(':seq')}) WHERE {_OWNER}"
         " AND e.type = 'compaction' ORDER BY e.id DESC LIMIT 1"
     ),
-    s.COPY_TURNS: (
-        "INSERT INTO looopy_turn_rows (id, epoch, continues, actor_id, had_auth, outcome,"
-        " stop_reason, start_seq, end_seq, first_position, last_position, user_position,"
-        " started_at, ended_at, usage, metadata, process, recovered_by)"
-        f" SELECT n.number << {BITS} | ({_place('t.id')}), t.epoch, t.continues, t.actor_id,"
-        " t.had_auth, t.outcome, t.stop_reason, t.start_seq, t.end_seq, t.first_position,"
-        " t.last_position, t.user_position, t.started_at, t.ended_at, t.usage, t.metadata,"
-        " t.process, t.recovered_by"
-        f" FROM looopy_contexts c JOIN looopy_turn_rows t ON {_after('t.id')}"
-        f" AND t.id <= ({_at(':turn')})"
-        f" JOIN looopy_contexts n ON n.tenant_id = :tenant AND n.context_id = :target"
-        f" WHERE {_OWNER}"
+    s.COPY_TURNS: _copy(
+        "looopy_turn_rows",
+        "epoch, continues, actor_id, had_auth, outcome, stop_reason, start_seq, end_seq,"
+        " first_position, last_position, user_position, started_at, ended_at, usage, metadata,"
+        " process, recovered_by",
+        ":turn",
     ),
-    s.MOVE_MESSAGES: _MOVE.format(table="looopy_message_rows", upto=":position"),
-    s.MOVE_EVENTS: _MOVE.format(table="looopy_event_rows", upto=":seq"),
-    s.TRIM_MESSAGES: _TRIM.format(table="looopy_message_rows", after=":position"),
-    s.TRIM_EVENTS: _TRIM.format(table="looopy_event_rows", after=":seq"),
-    s.TRIM_TURNS: _TRIM.format(table="looopy_turn_rows", after=":turn"),
+    s.COPY_MESSAGES: _copy(
+        "looopy_message_rows", "turn, iteration, seq, created_at, meta, body", ":position"
+    ),
+    s.COPY_EVENTS: _copy(
+        "looopy_event_rows", "turn, iteration, type, created_at, position, body", ":seq"
+    ),
     # --- places by seq ---
     s.FIND_POSITION: _HALVE.format(table="looopy_message_rows", seq="seq"),
     s.FIND_TURN: _HALVE.format(table="looopy_turn_rows", seq="start_seq"),
