@@ -11,6 +11,7 @@ Every exception looopy raises, in one tree: catch wide or narrow.
         TurnMismatch            .expected .actual
         IdempotencyConflict
         InputNotFound           .request_id
+          AlreadyAnswered       .actor_id
           InputExpired          .expired_at
         Fenced                  another owner has advanced this context; final
         AccessDenied
@@ -136,6 +137,12 @@ class InputExpired(InputNotFound):
     """The request expired at `expired_at`, before it was answered; nothing was stored."""
 
     expired_at: datetime | None = None
+
+
+class AlreadyAnswered(InputNotFound):
+    """The request was answered before, by `actor_id`; nothing was stored."""
+
+    actor_id: str | None = None
 
 
 class Fenced(AgentError):

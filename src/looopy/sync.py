@@ -239,6 +239,7 @@ class Agent:
     undo_rewind = _blocking(_Agent.undo_rewind)
     save_state = _blocking(_Agent.save_state)
     tag = _blocking(_Agent.tag)
+    decide = _blocking(_Agent.decide)
     cancel = _blocking(_Agent.cancel)
     steer = _blocking(_Agent.steer)
     follow_up = _blocking(_Agent.follow_up)

@@ -181,6 +181,50 @@ def test_contexts_of_a_server_are_used_from_the_command_line(tmp_path, capsys, m
     assert TOKEN not in said.err + said.out
 
 
+PEOPLE = """
+from looopy.server import StaticTokens
+
+authenticate = StaticTokens({name * 20: {"actor_id": name} for name in ("a", "b", "e")})
+
+
+def may_answer(request, auth):
+    return request.tool_name == "pay" and auth.actor_id == "b"
+"""
+
+
+def test_a_second_person_decides_from_the_command_line(tmp_path, capsys):
+    """`requests`, `approve` and `deny`, in a conversation that this person may not look at."""
+
+    def run(who, *command, status=0):
+        place = ["--server", str(client.base_url), "--token", who * 20]
+        assert main(["contexts", *command, *place]) == status
+        return capsys.readouterr()
+
+    options = ("--auth", "app:authenticate", "--may-answer", "app:may_answer")
+    with serving(tmp_path, *options, app=APP + PEOPLE) as (_, client):
+        for context_id in ("trip", "walk"):
+            run("a", "send", context_id, "pay", status=1)
+        asked = run("b", "requests").out.splitlines()
+        assert re.fullmatch(r"walk  1-call_\w+  of a", asked[0])
+        assert asked[1:3] == ["  May pay run with these arguments?", "  pay {}"]
+        listed = json.loads(run("b", "requests", "--json").out)["items"]
+        assert [item["context_id"] for item in listed] == ["walk", "trip"]
+        assert run("e", "requests").out == ""
+        for command in ("approve", "deny"):
+            assert "nothing waits" in run("e", command, "trip", status=1).err
+            refused = run("e", command, "trip", listed[0]["request_id"], status=1).err
+            assert "there is no context 'trip'" in refused
+        assert "there is no context" in run("b", "show", "trip", status=1).err
+        decided = run("b", "approve", "trip").out
+        assert decided == "pay was approved; it waits for its owner now\n"
+        denied = json.loads(run("b", "deny", "walk", "--json").out)
+        assert (denied["decision"], denied["actor_id"]) == ("denied", "b")
+        assert "by 'b'" in run("a", "deny", "trip", listed[1]["request_id"], status=1).err
+        listed = run("a", "list", "--status", "waiting").out
+        assert "trip  turn 1 waits for credentials of its owner" in listed
+        assert run("a", "continue", "trip").out.splitlines()[-1] == "It says: paid"
+
+
 async def test_two_terminals_on_a_conversation_outlive_their_server(looopy, tmp_path):
     """Both show each turn; a question that one answers closes in the other; a kill ends neither."""
     looopy.env["LOOOPY_TOKEN"] = TOKEN

@@ -76,8 +76,10 @@ def serving(folder, *more, app=APP):
         try:
             place = process.stdout.readline().split()[-1]
             assert process.stdout.readline().startswith("contexts:")
-            assert process.stdout.readline() == f"token: {TOKEN}\n"
-            assert process.stdout.readline() == f"page: {place}/ui#token={TOKEN}\n"
+            local = "--auth" not in more
+            assert not local or process.stdout.readline() == f"token: {TOKEN}\n"
+            token = f"#token={TOKEN}" if local else ""
+            assert process.stdout.readline() == f"page: {place}/ui{token}\n"
             headers = {"Authorization": f"Bearer {TOKEN}"}
             with httpx.Client(base_url=place, headers=headers, timeout=60) as client:
                 yield process, client

@@ -20,6 +20,7 @@ LooopyError
     HostClosed
     IdempotencyConflict
     InputNotFound request_id=None
+      AlreadyAnswered actor_id=None
       InputExpired expired_at=None
     TurnIncomplete outcome=None
     TurnMismatch expected=None actual=None

@@ -17,7 +17,7 @@ is stored. Any other process may own the context at any time. The room may impor
 - Watching: `broadcast` (one turn, many views), `stream` (`TurnStream`), `events` (follow the log).
 - Beside a turn: `inbox` (messages and cancel requests from any process, for the running turn),
   `compact`, `artifacts` (the writer that tools use), `buffer` (`auto_save=False`), `state` (counts,
-  and the snapshot that callers see).
+  and the snapshot that callers see), `decisions` (about approvals, as the log has them).
 
 Exports: `Agent` and `TurnStream`, through `looopy`. Read `agent`, `running`, `claim`, `commit`,
 `context`, `dead_turns`.

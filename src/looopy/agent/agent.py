@@ -31,6 +31,7 @@ from looopy.agent.broadcast import Subscribers
 from looopy.agent.buffer import BufferedTurn, abandon, buffered_messages, save_turns
 from looopy.agent.compact import condense, covered, undo
 from looopy.agent.context import Known
+from looopy.agent.decisions import decision_about, repeated
 from looopy.agent.events import end_dead_turn, follow, watch_turn
 from looopy.agent.lifecycle import TRANSITIONS, Lifecycle, LoopLock
 from looopy.agent.request import (
@@ -52,6 +53,8 @@ from looopy.errors import (
     AgentStateError,
     ContextNotFound,
     IdempotencyConflict,
+    InputExpired,
+    InputNotFound,
     StoreConflict,
     TurnMismatch,
 )
@@ -64,14 +67,15 @@ from looopy.stores.rules import check_context_id
 from looopy.stores.shield import settle
 from looopy.tools.base import Tool
 from looopy.tools.gather import ToolSource
+from looopy.types.approval import Approve, Deny
 from looopy.types.artifact import Artifact
 from looopy.types.config import LoopConfig, ModelOptions, model_options
 from looopy.types.constructors import suggesting
 from looopy.types.context import AuthContext, CancelToken, SystemPrompt
-from looopy.types.event import AgentEvent, Compaction, HistoryRewound
+from looopy.types.event import AgentEvent, ApprovalDecided, Compaction, HistoryRewound
 from looopy.types.message import Message, UserMessage
 from looopy.types.result import OutputT, TurnResult
-from looopy.types.state import AgentState, AgentStatus
+from looopy.types.state import AgentState, AgentStatus, PendingRequest
 from looopy.types.storable import check_after
 
 if TYPE_CHECKING:
@@ -529,7 +533,7 @@ class Agent:
         if request.key is not None:
             self._require_saving("idempotency_key")
         running = self._turns.running
-        busy_here = running is not None and self.on_busy == "reject"
+        busy_here = running is not None and request.on_busy == "reject"
         if running is not None and busy_here and request.key is None:
             raise AgentBusy(
                 "a turn of this agent is running: wait for it, or use on_busy='wait'",
@@ -731,6 +735,72 @@ class Agent:
 
     async def _ask_cancel(self, known: Known, turn: int | None) -> None:
         await settle(known.stores.journal.ask_cancel(self.context_id, turn))
+
+    async def decide(
+        self,
+        request_id: str,
+        answer: bool | Approve | Deny,
+        auth_context: AuthContext | None = None,
+    ) -> ApprovalDecided:
+        """
+        Store the decision of a person about a call that waits for approval. The call does not run.
+
+        The turn that asked then waits for its own actor: `execute_turn(None, auth_context)` with
+        the actor's credentials runs the call, or gives the model the denial, without another
+        question. No credential of the decider reaches the call.
+
+        Args:
+            auth_context: The person who decides. It need not be the actor of the turn.
+
+        Returns:
+            The stored event. If the same actor repeats the same answer, that of the first time.
+
+        Raises:
+            InputNotFound: No such request is pending; `AlreadyAnswered` if somebody has answered
+                it, `InputExpired` if it has expired.
+            ValueRefused: The request is not for an approval, or the answer does not fit it.
+            AgentStateError, AgentBusy, AccessDenied, StoreUnavailable: As `execute_turn`.
+        """
+        return await self._decide(request_id, answer, auth_context)
+
+    async def _decide(
+        self,
+        request_id: str,
+        answer: Any,
+        auth_context: AuthContext | None,
+        judged: PendingRequest | None = None,
+    ) -> ApprovalDecided:
+        """As `decide`; for *judged*, its actor need not own the context."""
+        known = self._require("decide", saving=True)
+        request = TurnRequest.checked(
+            None,
+            inputs={request_id: answer},
+            auth_context=auth_context,
+            tenant=known.stores.tenant,
+            metadata=None,
+            output_type=None,
+            on_busy="wait",  # another decision takes a moment
+            key=None,
+        )
+        request = replace(request, decides=True, judged=judged)
+        first = replace(request, on_busy="reject")  # a turn that runs may have the answer
+        for asked in (first, request):
+            status = self._lifecycle.with_turn()
+            try:
+                turn = self._begin_turn(asked, self.loop_config, status)
+                async for event in turn:
+                    if isinstance(event, ApprovalDecided) and event.request_id == request_id:
+                        await turn
+                        return event
+            except InputExpired:
+                raise
+            except (InputNotFound, AgentBusy) as error:
+                made = await decision_about(known.stores.journal, self.context_id, request_id)
+                if made is not None:
+                    return repeated(made, request.inputs[request_id], request.actor_id)
+                if asked is request or isinstance(error, InputNotFound):
+                    raise
+        raise AgentStateError("the turn that stores the decision ended without it")
 
     def as_tool(
         self,

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from looopy._failpoints import reach
 from looopy.agent.buffer import BufferedTurn
+from looopy.agent.decisions import already_answered, decision_about
 from looopy.agent.line import Line
 from looopy.agent.plan import Plan, drop_plan, plan_turn
 from looopy.agent.request import TurnRequest, TurnSetup
@@ -26,7 +27,9 @@ from looopy.errors import (
     AgentBusy,
     CannotContinue,
     IdempotencyConflict,
+    InputExpired,
     InputNotFound,
+    LooopyError,
     StoreConflict,
     StoreError,
     TurnIncomplete,
@@ -53,9 +56,11 @@ class Begun:
     """
     A turn that owns its context: its plan, and the events that the claim has stored.
 
-    `trace` is `ContextState.trace` as it was before the claim.
+    `request` has the auth context that the turn acts with; `trace` is that of `ContextState` before
+    the claim.
     """
 
+    request: TurnRequest
     plan: Plan
     claimed: Claimed
     events: Sequence[AgentEvent]
@@ -198,12 +203,16 @@ class Claiming:
                 self._refuse_if_busy()  # before the claim would: this check is cheaper
                 plan = await self._plan()
                 events = self._first_events(plan)
-                before = known.state.trace
-                return Begun(plan, await self._try(plan, events), events, before)
+                before, request = known.state.trace, self._request
+                if plan.anonymous:
+                    request = replace(request, auth_context=None)
+                claimed = await self._try(request, plan, events)
+                return Begun(request, plan, claimed, events, before)
             except StoreConflict:
                 known.stale = True
-            except (CannotContinue, InputNotFound):
+            except (CannotContinue, InputNotFound) as error:
                 if fresh:
+                    await self._name_who_was_first(error)
                     raise
                 known.stale = True  # another process may have left something to continue
             except AgentBusy as busy:
@@ -226,6 +235,14 @@ class Claiming:
                 else:  # the context may have become free: one last try
                     too_late = not await self._line.wait(deadline)
 
+    async def _name_who_was_first(self, error: LooopyError) -> None:
+        """Raise `AlreadyAnswered` in place of *error* if somebody has decided that request."""
+        if isinstance(error, InputNotFound) and not isinstance(error, InputExpired):
+            name, known = str(error.request_id), self._known
+            made = await decision_about(known.stores.journal, known.context_id, name)
+            if made is not None and made.decision != "expired":
+                raise already_answered(made) from None
+
     async def _pause(self, scope: CancelScope, seconds: float) -> None:
         with scope:
             await asyncio.sleep(seconds)
@@ -239,7 +256,7 @@ class Claiming:
     def _refuse_strangers(self) -> None:
         """The claim names the epoch of the record that is judged here: no owner comes between."""
         record = self._known.record
-        if not self._setup.owner_only or record is None:
+        if not self._setup.owner_only or record is None or self._request.judged is not None:
             return
         if not may_begin(record, self._request.actor_id):
             raise no_context(self._known.context_id)
@@ -273,6 +290,8 @@ class Claiming:
             keys=self._setup.keys,
             redactor=Redactor(request.auth_context) if request.inputs else None,
             actor_id=request.actor_id,
+            decides=request.decides,
+            judged=request.judged,
         )
         asked = {one.request_id for one in known.state.pending if one.kind is PendingKind.AUTH}
         request.secret.update(asked & request.inputs.keys())
@@ -306,8 +325,10 @@ class Claiming:
             *(MessageEnd(context_id=context_id, iteration=1, message=m) for m in plan.prompts),
         ]
 
-    async def _try(self, plan: Plan, events: Sequence[AgentEvent]) -> Claimed:
-        known, request = self._known, self._request
+    async def _try(
+        self, request: TurnRequest, plan: Plan, events: Sequence[AgentEvent]
+    ) -> Claimed:
+        known = self._known
         # A turn that continues one with credentials needs them too, also after a crash.
         had_auth = request.auth_context is not None or (
             plan.continues is not None and known.last is not None and known.last.had_auth

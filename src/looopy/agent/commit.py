@@ -21,7 +21,7 @@ from looopy.agent.claim import Begun
 from looopy.agent.dead_turns import OpenCall, failed_end
 from looopy.agent.inbox import TurnInbox
 from looopy.agent.lease import Lease
-from looopy.agent.request import TurnRequest, TurnSetup
+from looopy.agent.request import TurnSetup
 from looopy.agent.result import Tally
 from looopy.agent.state import state_after, state_beside
 from looopy.auth.redaction import Redactor
@@ -84,7 +84,6 @@ class TurnLog:
     def __init__(
         self,
         setup: TurnSetup,
-        request: TurnRequest,
         begun: Begun,
         *,
         token: CancelToken,
@@ -92,7 +91,7 @@ class TurnLog:
         broadcast: Broadcast,
         watch: TurnWatch | None = None,
     ) -> None:
-        plan, claimed, known = begun.plan, begun.claimed, setup.known
+        request, plan, claimed, known = begun.request, begun.plan, begun.claimed, setup.known
         self.turn = claimed.turn
         self.open = True
         self.output_type = request.output_type or output_type_of(plan.state.output)
@@ -300,18 +299,21 @@ class TurnLog:
         self._known.advance(self._tally.messages, self.turn, position)
         state, left = self._known.state, self._known.open_calls
         held = {one.tool_call_id for one in state.held}
-        self._known.open_calls, self._known.last = [], None
+        last, self._known.open_calls, self._known.last = self._known.last, [], None
         if state.pending or state.answered or state.resumable is not None:
             self._known.stale = True  # open calls are found by reading the store
             if self._buffer is not None:  # without a store to read
                 self._known.last = TurnRecord(
                     turn=self.turn,
+                    actor_id=self._buffer[-1].actor_id,
                     had_auth=self._buffer[-1].had_auth,
                     start_seq=0,
                     first_position=position - len(self._tally.messages) + 1,
                     last_position=position,
                     started_at=end.timestamp,
                 )
+                if last is not None and last.turn == state.resumable:  # this turn only waited
+                    self._known.last = last
                 asked = [OpenCall(one.call, one.held.origin, started=False) for one in self._asked]
                 self._known.open_calls = asked or [one for one in left if one.call.id in held]
                 self._known.announced_at = self._assistant_position

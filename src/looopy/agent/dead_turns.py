@@ -102,8 +102,15 @@ def close_dead_turn(
         pending += waits
         answered += own
         held += [] if kept is None else [kept]
+    # A turn that only stored an answer, or only waited, has not continued the turn before it.
+    waited = state.resumable if state.waits else None
     left = replace(
-        state, pending=pending, answered=answered, held=held, error=None, resumable=turn
+        state,
+        pending=pending,
+        answered=answered,
+        held=held,
+        error=None,
+        resumable=waited or turn,
     )
     return results, left
 

@@ -1,13 +1,14 @@
 """
 Acts on an agent that an `AgentHost`, its faces or a replay need, and no user: tell if it is at
-work, break it off, keep strangers out, follow what it does not show, list its tools and parts, and
-end what waits.
+work, break it off, keep strangers out, let one decide, follow what it does not show, list its tools
+and parts, and end what waits.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from looopy.agent.agent import Agent
 from looopy.agent.events import end_dead_turn
@@ -17,7 +18,8 @@ from looopy.tools.base import Tool
 from looopy.tools.gather import HeldTools, ToolSource, gather_tools, wrap_tools
 from looopy.types.config import LoopConfig
 from looopy.types.context import AuthContext, SystemPrompt
-from looopy.types.event import AgentEvent
+from looopy.types.event import AgentEvent, ApprovalDecided
+from looopy.types.state import PendingRequest
 
 
 def is_at_work(agent: Agent) -> bool:
@@ -37,6 +39,23 @@ def keep_to_owner(agent: Agent) -> None:
     A check before the turn is too early: another actor may make the context in the meantime.
     """
     agent._owner_only = True  # noqa: SLF001 - of this room
+
+
+async def decide_as(
+    agent: Agent,
+    request_id: str,
+    answer: Any,
+    auth_context: AuthContext | None,
+    judged: PendingRequest | None,
+) -> ApprovalDecided:
+    """
+    As `Agent.decide`, for an actor who need not own the context.
+
+    Args:
+        judged: The request that the actor may decide: no other one of this id is. `None` for the
+            owner.
+    """
+    return await agent._decide(request_id, answer, auth_context, judged)  # noqa: SLF001 - of this room
 
 
 async def break_off(agent: Agent) -> bool:

@@ -67,7 +67,7 @@ def _status_of(busy_turn: int | None, state: ContextState) -> AgentStatus:
     """The status that follows from a context: *busy_turn* runs, or *state* is left."""
     if busy_turn is not None:
         return AgentStatus.BUSY
-    if state.pending or state.waits_for is not None:
+    if state.waits:
         return AgentStatus.WAITING
     return AgentStatus.READY if state.error is None else AgentStatus.FAILED
 

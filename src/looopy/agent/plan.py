@@ -12,7 +12,13 @@ from typing import Any
 from looopy.agent.dead_turns import OpenCall, _of, _result, _untold, effective, unknown
 from looopy.auth.redaction import Redactor
 from looopy.auth.sealing import KeyLost, KeyRing
-from looopy.errors import CannotContinue, InputExpired, InputNotFound, ValueRefused
+from looopy.errors import (
+    AccessDenied,
+    CannotContinue,
+    InputExpired,
+    InputNotFound,
+    ValueRefused,
+)
 from looopy.history.open_calls import can_continue
 from looopy.loop.approval import digest
 from looopy.loop.given import Resumed, TurnPlan
@@ -53,10 +59,13 @@ class Plan(TurnPlan):
     Attributes:
         state: The state that the claim stores.
         continues: The turn that this one continues.
+        anonymous: The turn runs without the `AuthContext` of its caller, who has answered the
+            requests of a turn that had none.
     """
 
     state: ContextState
     continues: int | None = None
+    anonymous: bool = False
 
 
 @quick
@@ -74,6 +83,15 @@ class Situation:
     queued: Sequence[Entry] = ()
     context_id: str | None = None
 
+    def is_of(self, actor_id: str | None) -> bool:
+        """True if the turn to continue has this actor, or had no `AuthContext` at all."""
+        return self.last is None or self.is_anonymous or self.last.actor_id == actor_id
+
+    @property
+    def is_anonymous(self) -> bool:
+        """True if the turn to continue had no `AuthContext`."""
+        return self.last is not None and self.last.actor_id is None and not self.last.had_auth
+
 
 def plan_turn(
     situation: Situation,
@@ -84,17 +102,26 @@ def plan_turn(
     keys: KeyRing | None = None,
     redactor: Redactor | None = None,
     actor_id: str | None = None,
+    decides: bool = False,
+    judged: PendingRequest | None = None,
 ) -> Plan:
     """
     Decide how a turn begins; errors as `Agent.execute_turn`.
+
+    A turn that continues another one acts for that one's actor. If another actor answers, the
+    answer is stored, and the calls wait until their own actor continues.
 
     Args:
         has_auth: Returns true if the turn has credentials that have not expired.
         keys: Opens the credentials among *inputs*.
         redactor: Knows the secrets of the turn, which no answer to an approval may hold.
         actor_id: The person who answers.
+        decides: Store the decisions in *inputs*, and end: see `Agent.decide`.
+        judged: The request that its answerer was shown, if it must still be that one.
     """
     inputs = inputs or {}
+    if decides or not situation.is_of(actor_id):
+        _refuse_answers(situation, inputs, actor_id, decides=decides, judged=judged)
     before = _still(situation, situation.state.answered)
     answers = hear(situation, inputs, before, keys or KeyRing(), redactor)
     late, decided = _unanswered_in_time(situation, inputs), []
@@ -106,9 +133,40 @@ def plan_turn(
         plan = _say_instead(situation, user_message, late)
     else:
         answers = replace(answers, given=(*answers.given, *late))
-        anew = bool(inputs or late)
-        plan = _planned(situation, user_message, answers, has_auth, anew=anew)
+        anew, is_theirs = bool(inputs or late), situation.is_of(actor_id) and not decides
+        plan = _planned(
+            situation, user_message, answers, has_auth, anew=anew, is_theirs=is_theirs
+        )
+        signs_in = situation.state.needs_auth  # by passing the credentials that were lacking
+        if answers.given and actor_id is not None and situation.is_anonymous and not signs_in:
+            plan = replace(plan, anonymous=plan.ends is None)
     return replace(plan, decided=decided) if decided else plan
+
+
+def _refuse_answers(
+    situation: Situation,
+    inputs: Mapping[str, Any],
+    actor_id: str | None,
+    *,
+    decides: bool,
+    judged: PendingRequest | None,
+) -> None:
+    """Refuse the *inputs* that nobody but the actor of the turn may answer, or that moved on."""
+    for request in situation.state.pending:
+        if request.request_id not in inputs:
+            continue
+        if judged is not None and request != judged:
+            raise InputNotFound(
+                f"the request {request.request_id!r} is another one by now: nothing was stored",
+                request_id=request.request_id,
+            )
+        if decides and request.kind is not PendingKind.APPROVAL:
+            raise refused(request, (), "it asks for no decision: its user answers it")
+        if request.kind is PendingKind.AUTH and actor_id is not None:
+            raise AccessDenied(
+                f"the request {request.request_id!r} is for credentials of the actor of turn"
+                f" {request.turn}: nobody else can give them; nothing was stored"
+            )
 
 
 def _say_instead(situation: Situation, said: UserMessage, late: Answered) -> Plan:
@@ -181,26 +239,35 @@ def _planned(
     has_auth: Callable[[], bool],
     *,
     anew: bool,
+    is_theirs: bool,
 ) -> Plan:
-    """The plan; *anew*: some of the *answers* are new."""
+    """
+    The plan of a turn that continues another one.
+
+    Args:
+        anew: Some of the *answers* are new.
+        is_theirs: The turn may act for the actor of the other one; else it stores the answers.
+    """
     state, given = situation.state, {request.request_id for request, _ in answers.given}
     fresh = ContextState(**state.sums, summary=state.summary)
     if anew or (user_message is None and answers.given and not state.pending):
         remaining = tuple(p for p in state.pending if p.request_id not in given)
         kept = replace(state, pending=remaining, answered=tuple(answers.stored), error=None)
+        if not is_theirs:
+            if user_message is not None:
+                raise _lacks_auth()
+            kept = replace(kept, resumable=_resumable(situation))
         if remaining and user_message is None:
             refuse_in_part(answers)
             return _waiting(kept, remaining[0].turn, waits_for(remaining))
+        if not is_theirs:
+            kept = replace(kept, needs_auth=not situation.is_anonymous)
+            return _waiting(kept, kept.resumable, StopReason.AUTH_REQUIRED)
         plan = _answer(situation, fresh, user_message, answers, remaining)
         if plan.run and _had_auth(situation) and not has_auth():
             if user_message is not None:
-                raise CannotContinue(
-                    "the calls that these inputs answer had credentials: pass a fresh auth_context"
-                    " with them, or only the text",
-                    status="waiting",
-                    action="continue",
-                )
-            kept = replace(kept, resumable=_resumable(situation))
+                raise _lacks_auth()
+            kept = replace(kept, resumable=_resumable(situation), needs_auth=True)
             return _waiting(kept, plan.continues, StopReason.AUTH_REQUIRED)
         return plan
     if state.pending:
@@ -210,7 +277,7 @@ def _planned(
             status="waiting",
             action="continue",
         )
-    return _continue(situation, fresh, has_auth)
+    return _continue(situation, fresh, has_auth, is_theirs=is_theirs)
 
 
 def _unanswered_in_time(situation: Situation, inputs: Mapping[str, Any]) -> Answered:
@@ -253,6 +320,15 @@ def _decided(answer: tuple[PendingRequest, Any], actor_id: str | None) -> Mappin
         "args": decision.args if isinstance(decision, Approve) else None,
         "text": decision.note if isinstance(decision, Approve) else decision.reason,
     }
+
+
+def _lacks_auth() -> CannotContinue:
+    return CannotContinue(
+        "the calls that these inputs answer had credentials: pass a fresh auth_context of their"
+        " actor with them, or only the text",
+        status="waiting",
+        action="continue",
+    )
 
 
 def _waiting(kept: ContextState, continues: int | None, ends: StopReason) -> Plan:
@@ -382,7 +458,9 @@ def _resume(
     return [effective(call, held.get(call.id)) for call in run], resumed, begun
 
 
-def _continue(situation: Situation, fresh: ContextState, has_auth: Callable[[], bool]) -> Plan:
+def _continue(
+    situation: Situation, fresh: ContextState, has_auth: Callable[[], bool], *, is_theirs: bool
+) -> Plan:
     resumable = situation.state.resumable
     open_calls = situation.open_calls
     first: Entry | None = None
@@ -396,8 +474,10 @@ def _continue(situation: Situation, fresh: ContextState, has_auth: Callable[[], 
             status="ready",
             action="continue",
         )
-    if _had_auth(situation) and not has_auth():
-        kept = replace(situation.state, error=None, resumable=_resumable(situation))
+    if (_had_auth(situation) and not has_auth()) or not (is_theirs or first):
+        kept = replace(
+            situation.state, error=None, resumable=_resumable(situation), needs_auth=True
+        )
         return _waiting(kept, resumable, StopReason.AUTH_REQUIRED)
     if first is not None:
         message = first.message

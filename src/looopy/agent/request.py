@@ -26,6 +26,7 @@ from looopy.types.constructors import quick
 from looopy.types.context import AuthContext, SystemPrompt, as_part
 from looopy.types.message import UserMessage
 from looopy.types.message_json import message_to_json
+from looopy.types.state import PendingRequest
 from looopy.types.storable import check
 
 
@@ -67,6 +68,8 @@ class TurnRequest:
         key: The idempotency key, or `None`.
         secret: The ids of the inputs that are credentials, known once the turn is planned.
         drops: The last turn, whose questions this one drops before it ends at once; or `None`.
+        decides: The turn stores the decisions among its inputs and ends: see `Agent.decide`.
+        judged: The request that its actor, who need not own the context, is allowed to decide.
     """
 
     user_message: UserMessage | None
@@ -78,6 +81,8 @@ class TurnRequest:
     key: str | None = None
     secret: set[str] = field(default_factory=set)
     drops: int | None = None
+    decides: bool = False
+    judged: PendingRequest | None = None
 
     @classmethod
     def checked(

@@ -117,7 +117,6 @@ class RunningTurn:
                 self.redactor.add(resumed.opened)
             self._log = TurnLog(
                 self.setup,
-                self.request,
                 begun,
                 token=self.token,
                 redactor=self.redactor,
@@ -140,7 +139,7 @@ class RunningTurn:
             context_id=known.context_id,
             turn=log.turn,
             continues=plan.continues,
-            auth_context=self.request.auth_context,
+            auth_context=begun.request.auth_context,
             system_prompt=self.setup.system_prompt,
             metadata=self.request.metadata,
             artifacts=log.artifacts,

@@ -46,7 +46,7 @@ def state_after(
         state = ContextState(**sums, output=begun.output, summary=begun.summary)
         state = state_beside(state, group.asked)
         lacks = end.outcome is Outcome.AUTH_REQUIRED and not state.pending
-        return replace(state, resumable=end.turn) if lacks else state
+        return replace(state, resumable=end.turn, needs_auth=True) if lacks else state
     waits = end.outcome in (Outcome.INPUT_REQUIRED, Outcome.AUTH_REQUIRED)
     if waits and (begun.pending or begun.resumable is not None):
         return replace(begun, **sums)
@@ -59,6 +59,7 @@ def state_after(
         error=None if waits else _error_in(group),
         waits_for=_budget_in(group) if waits else None,
         resumable=end.turn,
+        needs_auth=end.outcome is Outcome.AUTH_REQUIRED,
         **sums,
         output=begun.output,
         summary=begun.summary,
@@ -110,6 +111,7 @@ def snapshot(status: AgentStatus, record: ContextRecord | None) -> AgentState:
         pending=tuple(record.state.pending) if record.open_turn is None else (),
         interrupted_turn=record.state.resumable if error is None else None,
         waits_for=record.state.waits_for,
+        needs_auth=record.state.needs_auth,
         usage=record.state.usage,
         metadata=MappingProxyType(dict(record.metadata)),
         tags=tuple(record.tags),

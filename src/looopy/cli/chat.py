@@ -277,6 +277,8 @@ class Conversation:
         what = "was interrupted." if failure is None else f"failed: {one_line(failure, 300)}"
         if (wait := self._agent.state.waits_for) is not None:
             what = f"waits: {one_line(wait, 500)}"
+        if self._agent.state.needs_auth:
+            what = "waits for credentials."
         self._terminal.notice(f"Turn {turn} {what}")
         try:
             answer = self._terminal.read_line("Continue it? [Y/n] ")

@@ -286,6 +286,8 @@ def context_line(item: Mapping[str, Any]) -> str:
     how = item["status"] if interrupted is None else f"turn {interrupted} interrupted"
     if item["waits_for"] is not None:
         how = f"turn {interrupted} waits for {_budget(item)}"
+    elif item["needs_auth"]:
+        how = f"turn {interrupted} waits for credentials of {item.get('owner') or 'its owner'}"
     turns = counted(item["turn_count"], "turn")
     tags = "".join(f"  #{tag}" for tag in item["tags"])
     last = _time(item["last_activity"])

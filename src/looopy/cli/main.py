@@ -207,6 +207,20 @@ def _add_contexts(commands: argparse._SubParsersAction[argparse.ArgumentParser])
         )
         action.set_defaults(run=_command("contexts", function, on_server="contexts"))
     _add_speaking(actions)
+    requests = actions.add_parser(
+        "requests",
+        help="list the calls of others on a server that wait for your approval",
+        description="List the calls in conversations of others on a server that wait for your"
+        " approval. `looopy contexts approve` and `deny` decide them.",
+    )
+    requests.add_argument(
+        *("--server", "--db"), dest="url", metavar="URL", required=True, help=_SERVER_HELP
+    )
+    requests.add_argument("--token", metavar="TOKEN", help=_CALLER_HELP)
+    requests.add_argument(
+        "--json", dest="as_json", action="store_true", help="print one JSON object"
+    )
+    requests.set_defaults(run=_command("contexts", "list_requests", on_server="contexts"))
     _add_archives(actions)
 
 
@@ -518,6 +532,12 @@ def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         metavar="MODULE:FUNCTION",
         help="tells who sends a request: authenticate(request) -> AuthContext or None; without it,"
         " one person on this machine, by a printed token",
+    )
+    serve.add_argument(
+        "--may-answer",
+        metavar="MODULE:FUNCTION",
+        help="tells who decides calls in conversations of others that wait for approval:"
+        " may_answer(request, auth) -> bool; without it, nobody",
     )
     for flag, name, metavar, about in (
         ("--allow-host", "names", "NAME", "a name by which requests reach this server"),

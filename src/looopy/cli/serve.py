@@ -50,6 +50,7 @@ async def serve(
     host: str,
     port: int,
     auth: str | None,
+    may_answer: str | None = None,
     names: Sequence[str],
     origins: Sequence[str],
     limits: Sequence[str],
@@ -66,6 +67,7 @@ async def serve(
         host: The address to listen at. `port`: 0 is any free one.
         auth: `MODULE:FUNCTION`, which tells who sends a request; `None`: one person on this
             machine, by the token that is printed.
+        may_answer: `MODULE:FUNCTION`, which tells who decides in conversations of others.
         names: The names that requests may use for this server, besides those of loopback.
         origins: The origins of web pages that may use it.
         limits: `NAME=NUMBER`, the fields of `Limits` that differ from their defaults.
@@ -105,6 +107,7 @@ async def serve(
     bounds, readers = _limits(limits), _readers()
     made = load_factory(factory)
     authenticate = LocalToken() if auth is None else load_function(auth)
+    judge = None if may_answer is None else load_function(may_answer)
     terminal = Terminal(quiet_out=True)
     if log == "json":
         level = min(logging.getLogger().level, logging.WARNING)
@@ -117,7 +120,7 @@ async def serve(
     if url is None:
         make_data_folder()
     async with open_stores(url or default_url()) as stores:
-        agents = AgentHost(made, stores, drain_s=drain_s)
+        agents = AgentHost(made, stores, drain_s=drain_s, may_answer=judge)
         app = create_app(
             agents,
             authenticate=authenticate,

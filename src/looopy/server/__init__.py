@@ -6,6 +6,7 @@ process stops. The protocols are thin faces above it. The room may import every 
 `compat`, `sync` and `cli`; host and feed need no web framework.
 
 - `host`: `AgentHost`, for applications with handlers of their own and for all faces.
+- `deciding`: requests for approval that another person than the owner may decide.
 - `feed`: the events of one context, stored and passing ones, for any number of readers.
 - `responses/`: OpenAI's Responses API.
 - `ag_ui/`: AG-UI, the protocol of CopilotKit and others.
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from looopy.server.client import Client as Client
     from looopy.server.client import RequestRefused as RequestRefused
     from looopy.server.client import ServerUnavailable as ServerUnavailable
+    from looopy.server.deciding import OpenRequest as OpenRequest
+    from looopy.server.deciding import RequestPage as RequestPage
     from looopy.server.host import AgentHost as AgentHost
     from looopy.server.limits import Limits as Limits
     from looopy.server.mcp.routes import mcp_api as mcp_api
@@ -57,6 +60,7 @@ _export(
         ".app": ("create_app",),
         ".auth": ("LocalToken", "StaticTokens"),
         ".client": ("Client", "RequestRefused", "ServerUnavailable"),
+        ".deciding": ("OpenRequest", "RequestPage"),
         ".host": ("AgentHost",),
         ".limits": ("Limits",),
         ".mcp.routes": ("mcp_api",),

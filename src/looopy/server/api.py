@@ -29,6 +29,7 @@ from looopy.server.body import check_fields
 from looopy.server.budgets import owner_budget
 from looopy.server.clip import LEAST, clip
 from looopy.server.compact import CHOICES, compacted
+from looopy.server.deciding import request_to_json
 from looopy.server.items import (
     artifact_to_json,
     context_to_json,
@@ -53,6 +54,7 @@ from looopy.types.event import AgentEvent, event_to_json
 from looopy.types.message import UserMessage
 from looopy.types.message_json import message_from_json
 from looopy.types.ranges import counted
+from looopy.types.storable import escape
 
 _PAGE = 50
 _TITLE_CHARS = 80
@@ -157,6 +159,29 @@ class _Api:
         async with self._host.agent(record.context_id, auth, create=False) as agent:
             await agent.cancel()
         return _accepted(record)
+
+    async def requests(self, request: Request) -> Response:
+        """List the requests of others that the caller may decide: `GET /requests`."""
+        auth = await self._site.identify(request)
+        page = await self._host.requests(
+            auth, after=request.query_params.get("after"), limit=self._limit(request)
+        )
+        items = [request_to_json(one) for one in page.items]
+        return JSONResponse({"items": items, "next": page.next})
+
+    async def decide(self, request: Request) -> Response:
+        """Decide a call that waits for approval: `POST /contexts/{id}/decisions`."""
+        auth, body = await self._asked(request, ("request_id", "answer"))
+        context_id, request_id = request.path_params["context_id"], body.get("request_id")
+        if not isinstance(request_id, str):
+            raise _invalid("/request_id", "must be text")
+        async with self._site.turn(auth, context_id):
+            try:
+                event = await self._host.decide(context_id, request_id, body.get("answer"), auth)
+            except ValueRefused as error:
+                place = (error.path or "").replace(f"/inputs/{escape(request_id)}", "/answer", 1)
+                raise Problem(error.message, code="value_refused", path=place) from None
+        return JSONResponse({"event": event_to_json(event)})
 
     # --- the past ------------------------------------------------------------------------------
 
@@ -443,6 +468,7 @@ def routes(site: Site) -> Sequence[BaseRoute]:
         ("GET", "/contexts", api.contexts),
         ("GET", "/search", api.search),
         ("GET", "/budget", api.budget),
+        ("GET", "/requests", api.requests),
         ("GET", one, api.context),
         ("DELETE", one, api.delete),
         ("GET", f"{one}/events", api.events),
@@ -459,6 +485,7 @@ def routes(site: Site) -> Sequence[BaseRoute]:
         ("POST", f"{one}/steer", api.steer),
         ("POST", f"{one}/follow-up", api.follow_up),
         ("POST", f"{one}/cancel", api.cancel),
+        ("POST", f"{one}/decisions", api.decide),
         ("POST", f"{one}/fork", api.fork),
         ("POST", f"{one}/rewind", api.rewind),
         ("POST", f"{one}/undo-rewind", api.undo_rewind),

@@ -16,6 +16,7 @@ from starlette.routing import BaseRoute, Route
 from looopy.errors import LooopyError
 from looopy.server import api
 from looopy.server.auth import LocalToken
+from looopy.server.deciding import MayAnswer
 from looopy.server.guard import LOOPBACK, Guard
 from looopy.server.host import AgentHost
 from looopy.server.limits import Limits
@@ -34,6 +35,7 @@ def create_app(
     hosts: Sequence[str] = LOOPBACK,
     origins: Sequence[str] = (),
     metrics: Authenticate | None = None,
+    may_answer: MayAnswer | None = None,
 ) -> Starlette:
     """
     Make the ASGI application of *host*; its shutdown closes the host.
@@ -48,7 +50,9 @@ def create_app(
         origins: The origins of web pages, besides the server's own, that may use it.
         metrics: Tells who may read `/metrics`, as *authenticate* does for the rest. By default the
             person of a `LocalToken`; with another *authenticate*, nobody.
+        may_answer: In place of the host's: see `AgentHost`.
     """
+    host.may_answer = may_answer or host.may_answer
     site = Site(host, authenticate or LocalToken(), limits)
 
     @contextlib.asynccontextmanager

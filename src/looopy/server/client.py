@@ -33,8 +33,8 @@ from looopy.errors import (
 )
 from looopy.server.codes import error_of
 from looopy.stores.codec import event_from_json
-from looopy.types.approval import answer_to_json
-from looopy.types.event import AgentEvent
+from looopy.types.approval import Approve, Deny, answer_to_json
+from looopy.types.event import AgentEvent, ApprovalDecided
 from looopy.types.storable import check
 
 try:
@@ -76,6 +76,7 @@ class ContextItem(TypedDict):
     interrupted_turn: int | None
     waits_for: str | None
     waits_for_limit: str | None
+    needs_auth: bool
     pending: list[dict[str, Any]]
     error: str | None
     created_at: str
@@ -85,6 +86,26 @@ class ContextItem(TypedDict):
     tags: list[str]
     last_seq: int
     hidden_messages: NotRequired[int]
+
+
+class RequestItem(TypedDict):
+    """A request for approval in a context of somebody else."""
+
+    context_id: str
+    request_id: str
+    owner: str | None
+    tool_name: str
+    args: dict[str, Any]
+    prompt: str
+    schema: dict[str, Any] | None
+    expires_at: str | None
+
+
+class RequestPage(TypedDict):
+    """A page of requests; `next` is the `after` of the next one, or `None`."""
+
+    items: list[RequestItem]
+    next: str | None
 
 
 class TurnItem(TypedDict):
@@ -341,6 +362,24 @@ class Client:
         )
         return int(accepted["turn"])
 
+    async def requests(self, *, after: str | None = None) -> RequestPage:
+        """A page of the requests in contexts of others that the caller may decide."""
+        params = _without_none({"after": after})
+        return cast("RequestPage", await self._ask("GET", "/requests", params=params))
+
+    async def decide(
+        self, context_id: str, request_id: str, answer: bool | Approve | Deny
+    ) -> ApprovalDecided:
+        """
+        Decide a call that waits for approval, in a context of the caller or of somebody else.
+
+        The call waits for its own actor, as after `Agent.decide`, whose errors this raises.
+        """
+        body = {"request_id": request_id, "answer": answer_to_json(answer)}
+        # A decision that comes again is the same one, so it is sent again.
+        found = await self._ask("POST", f"{_path(context_id)}/decisions", body, repeats=True)
+        return cast("ApprovalDecided", event_from_json(found["event"]))
+
     async def steer(
         self,
         context_id: str,
@@ -431,12 +470,18 @@ class Client:
             place = page["next"]
 
     async def _ask(
-        self, method: str, path: str, body: Mapping[str, Any] | None = None, **more: Any
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        repeats: bool = False,
+        **more: Any,
     ) -> dict[str, Any]:
         """The answer to a request, which is sent again while the server is away."""
         if body is not None:
             check(body)  # or it would not be JSON
-        may_repeat = method == "GET" or "Idempotency-Key" in more.get("headers", ())
+        may_repeat = repeats or method == "GET" or "Idempotency-Key" in more.get("headers", ())
         pause = _Pause()
         while True:
             try:

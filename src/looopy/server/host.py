@@ -17,20 +17,28 @@ import contextlib
 import inspect
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from typing import Self, TypeAlias
+from typing import Any, Self, TypeAlias
 
 from looopy.agent.agent import Agent
 from looopy.agent.claim import may_begin
-from looopy.agent.hosted import break_off, is_at_work, keep_to_owner
+from looopy.agent.hosted import break_off, decide_as, is_at_work, keep_to_owner
 from looopy.agent.request import check_at_least_one
-from looopy.errors import ConfigurationError, FactoryFailed, HostClosed, LimitExceeded, LooopyError
+from looopy.errors import (
+    ConfigurationError,
+    ContextNotFound,
+    FactoryFailed,
+    HostClosed,
+    LimitExceeded,
+    LooopyError,
+)
+from looopy.server.deciding import MayAnswer, RequestPage, request_for, requests_for
 from looopy.server.feed import Feed
 from looopy.stores.bundle import Stores
 from looopy.stores.erasing import Erased
 from looopy.stores.records import ContextRecord
 from looopy.stores.rules import check_context_id, no_context
 from looopy.types.context import AuthContext
-from looopy.types.event import AgentEvent
+from looopy.types.event import AgentEvent, ApprovalDecided
 from looopy.types.state import AgentStatus
 
 _logger = logging.getLogger("looopy")
@@ -86,6 +94,8 @@ class AgentHost:
             agent that was used least recently.
         idle_s: It shuts down an agent that was idle for so long.
         drain_s: How long `drain()` lets running turns continue.
+        may_answer: `may_answer(request, auth)` returns true if a person may decide a request for
+            approval in a conversation of somebody else: see `OpenRequest`. `None`: nobody may.
 
     Raises:
         ConfigurationError: A limit is not a number above 0.
@@ -99,6 +109,7 @@ class AgentHost:
         max_agents: int = 2000,
         idle_s: float = 300.0,
         drain_s: float = 20.0,
+        may_answer: MayAnswer | None = None,
     ) -> None:
         if not isinstance(stores, Stores):
             raise ConfigurationError("stores must be what open_stores() gave")
@@ -111,6 +122,7 @@ class AgentHost:
         self.idle_s = idle_s
         self.drain_s = drain_s
         self.factory = factory
+        self.may_answer = may_answer
         self._kept: dict[tuple[str, str], _Kept] = {}  # the least recently used is the first
         self._sweeper: asyncio.TimerHandle | None = None
         self._closed = False
@@ -190,10 +202,9 @@ class AgentHost:
             FactoryFailed: The factory raised, or did not return a usable agent.
             LooopyError: Whatever `Agent.start()` raises.
         """
-        async with self._pinned(context_id, auth, create=create) as kept:
-            agent = await self._opened(kept)
-            if agent.state.status in (AgentStatus.CREATED, AgentStatus.SHUTDOWN):
-                await agent.start()  # somebody else has shut it down
+        self._refuse_if_closed()
+        await self.authorise(context_id, auth, create=create)
+        async with self._started(context_id, self.stores_for(auth)) as agent:
             yield agent
 
     async def events(
@@ -214,13 +225,69 @@ class AgentHost:
             SlowReader: Too many events waited for the reader: read on behind the last `seq`.
             LooopyError: As `agent` raises.
         """
-        async with self._pinned(context_id, auth, create=False) as kept:
+        self._refuse_if_closed()
+        await self.authorise(context_id, auth)
+        async with self._pinned(context_id, self.stores_for(auth)) as kept:
             await self._opened(kept)
             if kept.feed is None:
                 raise HostClosed(_ENDS)
             async with contextlib.aclosing(kept.feed.follow(after)) as events:
                 async for event in events:
                     yield event
+
+    # --- decisions of others -------------------------------------------------------------------
+
+    async def requests(
+        self, auth: AuthContext | None, *, after: str | None = None, limit: int = 50
+    ) -> RequestPage:
+        """
+        A page of the requests for approval, in conversations of others, that *auth* may decide.
+
+        Args:
+            after: The `next` of the page before.
+            limit: About so many; a conversation's requests are not torn apart.
+
+        Raises:
+            ValueRefused: *after* or *limit* is invalid.
+            FactoryFailed: `may_answer` raised.
+            StoreUnavailable: The store did not answer.
+        """
+        check_at_least_one(limit, "/limit")
+        if self.may_answer is None or auth is None:
+            return RequestPage(())
+        stores = self.stores_for(auth)
+        return await requests_for(auth, stores, self.may_answer, after=after, limit=limit)
+
+    async def decide(
+        self,
+        context_id: str,
+        request_id: str,
+        answer: Any,
+        auth: AuthContext | None,
+    ) -> ApprovalDecided:
+        """
+        Store a decision about a call that waits for approval, as `Agent.decide` does.
+
+        Args:
+            answer: `True`, `False`, `Approve(...)`, `Deny(...)`, or the JSON form of one.
+
+        Raises:
+            ContextNotFound: The context is somebody else's, and `may_answer` does not let *auth*
+                answer a request of this id; or it does not exist: the two are not told apart.
+            FactoryFailed: `may_answer` or the factory raised.
+            LooopyError: As `Agent.decide` and `agent` raise.
+        """
+        self._refuse_if_closed()
+        stores, judged = self.stores_for(auth), None
+        try:
+            await self.authorise(context_id, auth)
+        except ContextNotFound:
+            if self.may_answer is not None and auth is not None:
+                judged = await request_for(auth, stores, self.may_answer, context_id, request_id)
+            if judged is None:
+                raise
+        async with self._started(context_id, stores) as agent:
+            return await decide_as(agent, request_id, answer, auth, judged)
 
     @property
     def agent_count(self) -> int:
@@ -233,12 +300,17 @@ class AgentHost:
         return self._closed
 
     @contextlib.asynccontextmanager
-    async def _pinned(
-        self, context_id: str, auth: AuthContext | None, *, create: bool
-    ) -> AsyncIterator[_Kept]:
-        self._refuse_if_closed()
-        await self.authorise(context_id, auth, create=create)
-        kept = await self._pin(context_id, self.stores_for(auth))
+    async def _started(self, context_id: str, stores: Stores) -> AsyncIterator[Agent]:
+        """The agent of a context that the caller may use."""
+        async with self._pinned(context_id, stores) as kept:
+            agent = await self._opened(kept)
+            if agent.state.status in (AgentStatus.CREATED, AgentStatus.SHUTDOWN):
+                await agent.start()  # somebody else has shut it down
+            yield agent
+
+    @contextlib.asynccontextmanager
+    async def _pinned(self, context_id: str, stores: Stores) -> AsyncIterator[_Kept]:
+        kept = await self._pin(context_id, stores)
         try:
             yield kept
         finally:

@@ -27,7 +27,7 @@ def status_of(record: ContextRecord) -> tuple[AgentStatus, int | None]:
         return (AgentStatus.READY, turn.turn) if seems_left(record) else (AgentStatus.BUSY, None)
     if record.state.pending:
         return AgentStatus.WAITING, None
-    if record.state.waits_for is not None:
+    if record.state.waits:
         return AgentStatus.WAITING, record.state.resumable
     if record.state.error is not None:
         return AgentStatus.FAILED, None
@@ -46,6 +46,7 @@ def context_to_json(record: ContextRecord) -> dict[str, Any]:
         "error": None if record.state.error is None else record.state.error[1],
         "waits_for": record.state.waits_for,
         "waits_for_limit": _limit_in(record.state.waits_for),
+        "needs_auth": record.state.needs_auth,
         "created_at": record.created_at.isoformat(),
         "last_activity": record.last_activity.isoformat(),
         "usage": usage_to_json(record.state.usage),

@@ -112,6 +112,20 @@ def _schemas(limits: Limits) -> Json:
                 "expires_at": _maybe(_TIME),
             }
         ),
+        "OpenRequest": _open(
+            {
+                "context_id": _CONTEXT_ID,
+                "request_id": _TEXT,
+                "owner": _said(_TEXT, "The actor for whom the call would run."),
+                "tool_name": _TEXT,
+                "args": _OBJECT,
+                "prompt": _TEXT,
+                "schema": _maybe(_OBJECT),
+                "expires_at": _maybe(_TIME),
+            }
+        ),
+        "OpenRequestPage": _page("OpenRequest", _TEXT),
+        "Decision": _open({"event": _OBJECT}),
         "Context": _open(
             {
                 "context_id": _CONTEXT_ID,
@@ -122,6 +136,10 @@ def _schemas(limits: Limits) -> Json:
                 "error": _maybe(_TEXT),
                 "waits_for": _maybe(_TEXT),
                 "waits_for_limit": _maybe(_TEXT),
+                "needs_auth": {
+                    "type": "boolean",
+                    "description": "The turn waits for credentials of its actor.",
+                },
                 "created_at": _TIME,
                 "last_activity": _TIME,
                 "usage": _ref("Usage"),
@@ -429,6 +447,23 @@ def description(limits: Limits) -> Json:
                     _query("day", {**_TEXT, "format": "date"}, "Today by default, in UTC."),
                     _query("context_id", _CONTEXT_ID, "The context whose agent has the limits."),
                 ],
+            )
+        },
+        "/requests": {
+            "get": _operation(
+                "The requests for approval in contexts of others that the caller may decide.",
+                200,
+                _ref("OpenRequestPage"),
+                parameters=by_name,
+            )
+        },
+        f"{one}/decisions": {
+            "post": _operation(
+                "Decide a call that waits for approval, in a context of the caller or of somebody"
+                " else. Then it waits for its own actor: an empty turn of that actor runs it.",
+                200,
+                _ref("Decision"),
+                body=_closed({"request_id": _TEXT, "answer": {}}, "request_id", "answer"),
             )
         },
         one: {

@@ -44,6 +44,7 @@ class Problem(LooopyError):
 _STATUS: Final[tuple[tuple[type[LooopyError], int], ...]] = (
     (errors.ContextNotFound, 404),
     (errors.ArtifactNotFound, 404),
+    (errors.AlreadyAnswered, 409),
     (errors.InputNotFound, 404),
     (errors.IdempotencyConflict, 422),
     (errors.AccessDenied, 403),

@@ -75,7 +75,7 @@ def facts(*, open_turn: int | None, waiting: int, state: ContextState) -> Facts:
     if open_turn is not None:
         return Facts(AgentStatus.BUSY.value, 0)
     status = AgentStatus.READY if state.error is None else AgentStatus.FAILED
-    if state.pending or state.waits_for is not None:
+    if state.waits:
         status = AgentStatus.WAITING
     if waiting or (status is AgentStatus.READY and state.resumable is not None):
         return Facts(status.value, 0)

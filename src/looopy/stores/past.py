@@ -190,7 +190,8 @@ def state_at(
     sums: dict[str, Any] = {"run_us": 0} if fork else state.sums
     # The next request begins as the last one did, or warns of what has changed.
     sums["sent"] = None if state.sent is None else _cut_by(state.sent, fork=fork)
-    return ContextState(**sums, summary=summary, resumable=resumable)
+    lacks = last is not None and last.outcome is Outcome.AUTH_REQUIRED
+    return ContextState(**sums, summary=summary, resumable=resumable, needs_auth=lacks)
 
 
 def _cut_by(sent: str, *, fork: bool) -> str:

@@ -101,6 +101,8 @@ class ContextState:
             of W3C's Trace Context; or `None`.
         waits_for: A sentence about the budget without room that the turn to continue met, if it
             asks for more (`LoopConfig.on_budget`); or `None`.
+        needs_auth: True if the turn to continue waits for credentials of its actor, and for no
+            answer.
     """
 
     pending: Sequence[PendingRequest] = ()
@@ -116,6 +118,12 @@ class ContextState:
     sent: str | None = None
     trace: str | None = None
     waits_for: str | None = None
+    needs_auth: bool = False
+
+    @property
+    def waits(self) -> bool:
+        """True if the context waits for a person."""
+        return bool(self.pending) or self.waits_for is not None or self.needs_auth
 
     @property
     def sums(self) -> dict[str, Any]:

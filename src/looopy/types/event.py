@@ -286,8 +286,8 @@ class ApprovalDecided(Event):
 
     Attributes:
         decision: `expired` is the decision of nobody: it is not a denial.
-        actor_id: The person who answered: the actor of this turn. `None` if the turn had no
-            `AuthContext`, or the request expired.
+        actor_id: The person who answered, who may be another one than the actor for whom the call
+            runs. `None` if the answer came without an `AuthContext`, or the request expired.
         args: The arguments that the person put in the place of those that were shown, or `None`.
         text: The person's note or reason, or `None`.
     """

@@ -156,11 +156,13 @@ class AgentState:
         turn_count: Accepted turns, failed ones included.
         error: The reason of the last turn's failure, or `None`.
         pending: Requests that wait for an answer; empty unless the status is `waiting`. It may be
-            empty then, see `waits_for`.
+            empty then, see `waits_for` and `needs_auth`.
         interrupted_turn: The last turn, if its process died or it failed before its final answer,
             and `execute_turn(None)` can continue it.
         waits_for: A sentence about the budget that has no room for the turn, which asks for more
             (`LoopConfig.on_budget`); `execute_turn(None)` continues it then. Or `None`.
+        needs_auth: True if the turn waits for credentials of its actor, and for no answer:
+            `execute_turn(None, auth_context)` of that actor continues it.
         usage: Tokens and cost of the context so far.
         tags: The words that the application gave the context, sorted.
     """
@@ -173,6 +175,7 @@ class AgentState:
     pending: Sequence[PendingRequest] = ()
     interrupted_turn: int | None = None
     waits_for: str | None = None
+    needs_auth: bool = False
     usage: Usage = NO_USAGE
     metadata: Mapping[str, Any] = field(default_factory=dict)
     tags: Sequence[str] = ()

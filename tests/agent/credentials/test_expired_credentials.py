@@ -109,7 +109,8 @@ async def test_the_turn_ends_with_its_calls_left_open(make_agent, stores, desk):
     assert results(result.messages) == [("last", "done")]
     assert types(await collect(stream))[-2:] == ["auth_required", "turn_end"]
     assert desk.names == ["last"]
-    assert (agent.state.status, agent.state.interrupted_turn) == (AgentStatus.READY, 1)
+    assert (agent.state.status, agent.state.interrupted_turn) == (AgentStatus.WAITING, 1)
+    assert agent.state.needs_auth
 
 
 async def test_fresh_credentials_go_on_with_exactly_those_calls(make_agent, stores, desk):

@@ -19,6 +19,7 @@ from looopy.types.event import ApprovalDecided, ToolExecutionStart, utc_now
 from looopy.types.message import ToolResultMessage
 from looopy.types.state import AgentStatus, Outcome, PendingKind
 
+ANN = AuthContext("ann")
 BOSS = AuthContext("boss", credentials={"token": "s3cret-canary-7b1f"})
 
 
@@ -28,12 +29,12 @@ def backend(request) -> str:
     return request.param
 
 
-async def asked(make_agent, stores, bank, cents=900, **options):
+async def asked(make_agent, stores, bank, cents=900, actor=BOSS, **options):
     """An agent whose call waits, and the request."""
     agent = await make_agent(
         [tool_call("pay", cents=cents), text("done")], tools=[bank.tool], stores=stores, **options
     )
-    [request] = (await agent.execute_turn("go", AuthContext("ann"))).pending
+    [request] = (await agent.execute_turn("go", actor)).pending
     return agent, request
 
 
@@ -50,13 +51,14 @@ def told(messages):
 async def test_an_edited_call_runs_and_is_recorded_as_it_ran(make_agent, stores):
     """In another agent; events, result and log show the new arguments, and who gave them."""
     bank = Bank()
-    _, request = await asked(make_agent, stores, bank)
+    _, request = await asked(make_agent, stores, bank, actor=ANN)
     assert request.schema == bank.tool.parameters
     provider = ScriptedProvider([text("fine")])
     there = await make_agent(provider, tools=[bank.tool], stores=stores)
     answer = Approve(args={"cents": 5}, note="half a coffee")
-    stream = there.execute_turn(None, BOSS, inputs={request.request_id: answer})
-    events = await collect(stream)
+    decided = await there.decide(request.request_id, answer, BOSS)
+    stream = there.execute_turn(None, ANN)
+    events = [decided, *await collect(stream)]
     result = await stream
     assert (result.text, bank.paid, bank.keys) == ("fine", [5], [f"ada/1/{request.tool_call_id}"])
     edit = "The user approved this call with other arguments, which replace yours: "
@@ -86,7 +88,8 @@ async def test_an_edited_call_runs_and_is_recorded_as_it_ran(make_agent, stores)
     await stores.contexts.erase_person("boss")
     [decided] = of(ApprovalDecided, await stores.journal.events("ada"))
     assert (decided.args, decided.text, decided.actor_id) == ({}, "[erased]", None)
-    assert [e.args for e in of(ToolExecutionStart, await stores.journal.events("ada"))] == [{}]
+    [start] = of(ToolExecutionStart, await stores.journal.events("ada"))
+    assert start.args == {"cents": 5}  # what ran for ann is hers
 
 
 @pytest.mark.parametrize(
@@ -392,7 +395,7 @@ async def test_an_edit_reaches_the_call_of_an_inner_agent(make_agent, memory_sto
         tools=[helper.as_tool()],
         stores=memory_stores,
     )
-    [request] = (await agent.execute_turn("go")).pending
+    [request] = (await agent.execute_turn("go", BOSS)).pending
     wrong = {request.request_id: Approve(args={"cents": ""})}
     with pytest.raises(ValueRefused, match="args/cents"):
         await agent.execute_turn(None, BOSS, inputs=wrong)

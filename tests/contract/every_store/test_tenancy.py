@@ -19,7 +19,7 @@ from types import SimpleNamespace
 import psycopg
 import pytest
 
-from looopy import Agent, AuthContext
+from looopy import Agent, Approve, AuthContext
 from looopy.errors import LooopyError, ValueRefused
 from looopy.stores import base, open_stores
 from looopy.stores.artifacts.requests import to_save
@@ -409,6 +409,7 @@ AGENT_CALLS = {
     "get_artifacts": lambda agent: agent.get_artifacts(),
     "search": lambda agent: agent.search("hello secret"),
     "wait_for_idle": lambda agent: agent.wait_for_idle(),
+    "decide": lambda agent: agent.decide("1-call_1", Approve(), AuthContext("u1")),
     "steer": lambda agent: agent.steer("mine", AuthContext("u1")),
     "follow_up": lambda agent: agent.follow_up("mine", AuthContext("u1")),
     "clear_steering_queue": lambda agent: agent.clear_steering_queue(AuthContext("u1")),

@@ -368,6 +368,8 @@ class _Talk:
             return False
         wait = item["waits_for"]
         what = "was interrupted." if wait is None else f"waits: {one_line(wait, 500)}"
+        if item["needs_auth"]:
+            what = "waits for you to sign in to go on."
         self._terminal.notice(f"Turn {turn} {what}")
         try:
             answer = self._terminal.read_line("Continue it? [Y/n] ")

@@ -25,10 +25,10 @@ from looopy.errors import (
     InputNotFound,
     LooopyError,
 )
-from looopy.server.client import Client, ContextItem
+from looopy.server.client import Client, ContextItem, RequestItem
 from looopy.stores.rules import check_context_id
 from looopy.types.approval import Approve, Deny
-from looopy.types.event import InputRequired, TurnEnd
+from looopy.types.event import InputRequired, TurnEnd, event_to_json
 from looopy.types.message_json import message_from_json
 from looopy.types.state import Outcome
 
@@ -361,6 +361,8 @@ async def _turn(
             if answer is not None:
                 inputs = {answer[0] or _only(item): answer[1]}
         except ContextNotFound:
+            if answer is not None:
+                return await _decide(client, terminal, context_id, *answer, as_json=as_json)
             if message is None:
                 raise
         turn = await client.begin_turn(context_id, message, inputs=inputs)
@@ -374,6 +376,54 @@ async def _turn(
         if message is not None:
             view.typed(message)
         return await _until_end(client, context_id, turn, place, view, terminal, as_json=as_json)
+
+
+async def list_requests(url: str, *, token: str | None, as_json: bool) -> int:
+    """List the calls in conversations of others that wait for the caller's approval."""
+    terminal = Terminal(quiet_out=True)
+    async with _reaching(url, token, terminal) as client:
+        items = [item async for item in _requests(client)]
+    if as_json:
+        terminal.raw_line(json_line({"items": items}))
+        return 0
+    for item in items:
+        args = json.dumps(item["args"], ensure_ascii=False)
+        ends = "" if item["expires_at"] is None else f"  until {item['expires_at']}"
+        terminal.line(f"{item['context_id']}  {item['request_id']}  of {item['owner']}{ends}")
+        terminal.line(f"  {one_line(item['prompt'], 300)}")
+        terminal.line(f"  {item['tool_name']} {args}")
+    return 0
+
+
+async def _requests(client: Client) -> AsyncIterator[RequestItem]:
+    after: str | None = None
+    while True:
+        page = await client.requests(after=after)
+        for item in page["items"]:
+            yield item
+        if (after := page["next"]) is None:
+            return
+
+
+async def _decide(
+    client: Client,
+    terminal: Terminal,
+    context_id: str,
+    request_id: str | None,
+    answer: Any,
+    *,
+    as_json: bool,
+) -> int:
+    """Decide a call in the conversation of somebody else, which this user may not look at."""
+    if request_id is None:
+        asked = [one async for one in _requests(client) if one["context_id"] == context_id]
+        request_id = _only({"context_id": context_id, "pending": asked})
+    made = await client.decide(context_id, request_id, answer)
+    if as_json:
+        terminal.raw_line(json_line(event_to_json(made)))
+    else:
+        terminal.line(f"{made.tool_name} was {made.decision}; it waits for its owner now")
+    return 0
 
 
 async def _until_end(
@@ -409,7 +459,7 @@ def _say_what_waits(terminal: Terminal, event: InputRequired, view: View) -> Non
         terminal.notice(f"[{request.tool_name} {args} waits for an answer: {request.request_id}]")
 
 
-def _only(item: ContextItem) -> str:
+def _only(item: Mapping[str, Any]) -> str:
     """The id of the only request that waits."""
     pending = item["pending"]
     if not pending:

@@ -488,7 +488,7 @@ def decode_object(text: str, what: str) -> dict[str, Any]:
 
 def state_column(state: ContextState) -> str:
     """Text of a context's state column; defaults are left out."""
-    data: dict[str, Any] = {}
+    data: dict[str, Any] = {"needs_auth": True} if state.needs_auth else {}
     if state.pending:
         data["pending"] = [pending_to_json(p) for p in state.pending]
     if state.answered:
@@ -603,6 +603,7 @@ _PARTS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
     "sent": _decode_sent,
     "trace": _decode_trace,
     "waits_for": lambda data: _decode_one(data, "waits_for", str),
+    "needs_auth": lambda data: bool(_decode_one(data, "needs_auth", bool)),
 }
 
 

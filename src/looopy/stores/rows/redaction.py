@@ -184,6 +184,7 @@ def redacted_state(
             error=None if ended else state.error,
             resumable=None if ended else state.resumable,
             waits_for=None if ended else state.waits_for,
+            needs_auth=state.needs_auth and not ended,
             output=None if ended else state.output,
             summary=state.summary if folds else None,
             sent=None,

@@ -1,0 +1,109 @@
+"""
+Decisions about calls that wait for approval, as the log has them.
+
+The log is the only place that remembers a decision once its call has run. So a decision that is
+repeated finds the first one there, and one that comes too late learns who was first.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from looopy.errors import AlreadyAnswered
+from looopy.stores.base import Journal
+from looopy.stores.records import ContextRecord
+from looopy.types.approval import Approve, decision_of
+from looopy.types.event import ApprovalDecided, AuthRequired, InputRequired
+from looopy.types.state import Outcome, PendingRequest
+
+_PAGE: Final = 32
+_LEAVES_OPEN: Final = {Outcome.INPUT_REQUIRED, Outcome.AUTH_REQUIRED, Outcome.INTERRUPTED, None}
+
+
+async def decision_about(
+    journal: Journal, context_id: str, request_id: str
+) -> ApprovalDecided | None:
+    """The stored decision about a request; `None` if it was not decided, or was cleared."""
+    turn = _turn_of(request_id)
+    while turn is not None:
+        turns = await journal.turns(context_id, after=turn, limit=_PAGE)
+        turn = turns[-1].turn if len(turns) == _PAGE else None
+        for one in turns:
+            found = await _decision_in(journal, context_id, one.start_seq, request_id)
+            if found is not None:
+                return found
+            if one.outcome not in _LEAVES_OPEN:  # nothing that was asked before is open any more
+                return None
+    return None
+
+
+async def _decision_in(
+    journal: Journal, context_id: str, start_seq: int, request_id: str
+) -> ApprovalDecided | None:
+    """The decision about a request in the turn that starts at *start_seq*: they come first."""
+    while True:
+        events = await journal.events(context_id, after=start_seq, limit=_PAGE)
+        for event in events:
+            if not isinstance(event, ApprovalDecided):
+                return None
+            if event.request_id == request_id:
+                return event
+        if len(events) < _PAGE:
+            return None
+        start_seq += _PAGE
+
+
+async def request_named(
+    journal: Journal, record: ContextRecord, request_id: str
+) -> PendingRequest | None:
+    """The request of this id in a context, also if it was answered; `None` if it is unknown."""
+    for one in (*record.state.pending, *(request for request, _ in record.state.answered)):
+        if one.request_id == request_id:
+            return one
+    asked_in = _turn_of(request_id)
+    turns = await journal.turns(record.context_id, after=asked_in - 1, limit=1) if asked_in else []
+    for turn in turns:
+        if turn.end_seq is None or turn.turn != asked_in:
+            continue
+        events = await journal.events(record.context_id, after=turn.end_seq - 2, limit=1)
+        for event in events:  # the last before its end
+            if isinstance(event, (InputRequired, AuthRequired)):
+                return next((one for one in event.pending if one.request_id == request_id), None)
+    return None
+
+
+def _turn_of(request_id: str) -> int | None:
+    """The turn that asked; see `looopy.loop.pending`."""
+    found = re.match(r"\d{1,9}(?=[.-])", request_id)
+    return None if found is None else int(found[0])
+
+
+def repeated(made: ApprovalDecided, answer: Any, actor_id: str | None) -> ApprovalDecided:
+    """
+    *made*, if *actor_id* has given the same *answer*, in its JSON form, once more.
+
+    Raises:
+        AlreadyAnswered: The decision is another one, or somebody else's.
+    """
+    decision = decision_of(answer)
+    approves = isinstance(decision, Approve)
+    said = (
+        "approved" if approves else "denied",
+        decision.args if isinstance(decision, Approve) else None,
+        decision.note if isinstance(decision, Approve) else decision and decision.reason,
+        actor_id,
+    )
+    if decision is not None and said == (made.decision, made.args, made.text, made.actor_id):
+        return made
+    raise already_answered(made)
+
+
+def already_answered(made: ApprovalDecided) -> AlreadyAnswered:
+    """The error for an answer that came after the decision *made*."""
+    by = "" if made.actor_id is None else f" by {made.actor_id!r}"
+    return AlreadyAnswered(
+        f"the request {made.request_id!r} was {made.decision} before{by}: nothing was stored",
+        request_id=made.request_id,
+        actor_id=made.actor_id,
+    )
