@@ -221,16 +221,20 @@ async def test_a_parsed_answer_fits_its_type() -> None:
         assert found.output_parsed == City(city="Turin")
 
 
-async def test_a_request_that_is_sent_twice_runs_once() -> None:
-    """By `Idempotency-Key`; another input under it is refused."""
+@pytest.mark.parametrize("place", ["conversation", "nothing", "fork"])
+async def test_a_request_that_is_sent_twice_runs_once(place: str) -> None:
+    """By `Idempotency-Key`, wherever it begins; another input under it is refused."""
     async with _client() as client:
+        more: dict[str, Any] = {"conversation": "c"} if place == "conversation" else {}
+        if place == "fork":
+            first = await client.responses.create(model="looopy", input="hi", conversation="c")
+            await client.responses.create(model="looopy", input="ho", conversation="c")
+            more = {"previous_response_id": first.id}
 
         async def ask(said: str) -> Response:
+            headers = {"Idempotency-Key": "k"}
             return await client.responses.create(
-                model="looopy",
-                input=said,
-                conversation="c",
-                extra_headers={"Idempotency-Key": "k"},
+                model="looopy", input=said, extra_headers=headers, **more
             )
 
         assert await ask("hi") == await ask("hi")

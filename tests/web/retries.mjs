@@ -1,8 +1,9 @@
-// A page that says `act` once and asks again: AG-UI's client, or the AI SDK's chat. Its input tells
-// it, line by line, when to go on; its output is one line of JSON for each.
+// Clients that say `act` once and ask again: AG-UI's, the AI SDK's chat, and OpenAI's SDK, which does
+// so by itself. The input tells, line by line, when to go on; the output has a line of JSON for each.
 import { HttpAgent } from "@ag-ui/client";
 import { Chat } from "@ai-sdk/react";
 import { DefaultChatTransport, readUIMessageStream } from "ai";
+import OpenAI from "openai";
 import { createInterface } from "node:readline";
 
 const [client, url, id] = process.argv.slice(2);
@@ -53,5 +54,16 @@ async function aiSdk() {
   }
 }
 
-await (client === "ag-ui" ? agUi() : aiSdk());
+async function openAi() {
+  const counted = (...request) => {
+    say("attempt");
+    return fetch(...request);
+  };
+  const options = { baseURL: `${url}/v1`, apiKey: "x", fetch: counted, maxRetries: 8 };
+  const sdk = new OpenAI({ ...options, timeout: Number(process.argv[5]) });
+  const conversation = id === "none" ? undefined : id;
+  say((await sdk.responses.create({ model: "looopy", input: "act", conversation })).output_text);
+}
+
+await { "ag-ui": agUi, "ai-sdk": aiSdk, openai: openAi }[client]();
 process.exit(0);

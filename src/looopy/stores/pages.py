@@ -7,7 +7,7 @@ begins small, and a `Portion` says how many rows the next one takes.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from typing import Final
 
 from looopy.stores.bundle import Stores
@@ -70,7 +70,7 @@ async def turns_of(stores: Stores, context_id: str, after: int = 0) -> AsyncIter
 
 async def events_of(
     stores: Stores, context_id: str, after: int = 0, upto: int | None = None
-) -> AsyncIterator[AgentEvent]:
+) -> AsyncGenerator[AgentEvent, None]:
     """The stored events with a `seq` over *after*, to the head or up to *upto*, in order."""
     portion = Portion(_PAGE)
     while upto is None or after < upto:

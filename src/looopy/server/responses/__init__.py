@@ -5,5 +5,6 @@ A conversation is a context, and a response is one turn of it. A client therefor
 the server dies: it retrieves the response, or continues behind it.
 
 - `items`: a turn as a response, live or from the log. `request`: what a client sends.
+- `attempts`: requests that the SDKs repeat by themselves.
 - `routes`: the paths under `/v1`. `looopy.server` exports its `responses_api`.
 """

@@ -70,12 +70,13 @@ class ResponseBuilder:
         model: The name by which the client knows the agent.
 
     Attributes:
+        context_id, turn: The turn.
         done: True once the turn has ended.
     """
 
     def __init__(self, context_id: str, turn: int, *, model: str) -> None:
         self.done = False
-        self._turn = turn
+        self.context_id, self.turn = context_id, turn
         self._output: list[Json] = []
         self._answer = GrowingAnswer()
         self._writing: Json | None = None  # the item of the answer that grows
@@ -115,7 +116,7 @@ class ResponseBuilder:
 
     def take(self, event: AgentEvent) -> list[Json]:
         """The events of the response's stream that follow from an event of the turn."""
-        if event.path or event.turn != self._turn or self.done:
+        if event.path or event.turn != self.turn or self.done:
             return []
         return [self._numbered(one) for one in self._of(event)]
 
@@ -325,7 +326,7 @@ class ResponseBuilder:
 
     def _new_id(self, kind: str) -> str:
         """An id that is the same each time the response is built."""
-        return f"{kind}_{self._turn}_{len(self._output)}_{self._response['conversation']['id']}"
+        return f"{kind}_{self.turn}_{len(self._output)}_{self._response['conversation']['id']}"
 
     def _place(self, item: Json) -> Json:
         return {"item_id": item["id"], "output_index": self._index(item)}

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, aclosing
 from typing import Any, Final, TypeAlias
@@ -25,16 +24,17 @@ from looopy.errors import LooopyError, ValueRefused
 from looopy.loop.output import FINAL_ANSWER
 from looopy.server.chains import record_of
 from looopy.server.problems import Problem, problem_of
+from looopy.server.responses.attempts import Attempt, Delivered, continued
 from looopy.server.responses.items import ResponseBuilder, place_of
 from looopy.server.responses.request import Asked, read
 from looopy.server.site import Site
 from looopy.server.sse import EventStream, frame
 from looopy.stores.bundle import Stores
+from looopy.stores.pages import events_of
 from looopy.stores.records import TurnRecord
 from looopy.types.context import AuthContext
 from looopy.types.event import AgentEvent
 
-_PAGE: Final = 500
 _CANCELLED_WITHIN_S: Final = 10.0
 _TYPES: Final = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 Handler: TypeAlias = Callable[[Request], Awaitable[Response]]
@@ -61,6 +61,7 @@ class _Face:
     def __init__(self, site: Site, model: str) -> None:
         self._site = site
         self._model = model
+        self._delivered = Delivered()
 
     async def models(self, request: Request) -> Response:
         """GET /v1/models."""
@@ -71,7 +72,8 @@ class _Face:
     async def create(self, request: Request) -> Response:
         """POST /v1/responses."""
         auth = await self._site.identify(request)
-        asked = read(await self._site.read_json(request))
+        body = await self._site.read_json(request)
+        asked = read(body)
         self._site.check_size(asked.message, "/input")
         if asked.model != self._model:
             raise Problem(
@@ -80,7 +82,12 @@ class _Face:
                 code="model_not_found",
                 path="/model",
             )
-        context_id, fork_behind = await self._context_of(asked, auth)
+        attempt = Attempt(request, body, asked, auth)
+        earlier = await attempt.earlier(self._site.host, auth, self._delivered)
+        if earlier is not None:
+            builder, events = await self._again(asked, auth, *earlier)
+            return await self._answer(request, asked, auth, builder, events)
+        context_id, fork_behind = await self._context_of(asked, auth, attempt)
         async with AsyncExitStack() as held:
             async with self._site.turn(auth, context_id):
                 if fork_behind is not None:
@@ -90,15 +97,54 @@ class _Face:
                     self._site.host.agent(context_id, auth, create=create)
                 )
                 await _check_choice(agent, asked)
-                turn = self._begin(agent, asked, auth, request.headers.get("idempotency-key"))
+                turn = self._begin(agent, asked, auth, attempt)
                 view = aiter(turn)  # from here on it misses no delta
                 builder = ResponseBuilder(context_id, await turn.accepted(), model=self._model)
-            if not asked.stream:
-                if not asked.background:
-                    async for event in view:
-                        builder.take(event)
-                return JSONResponse(builder.response(background=asked.background))
-        return self._streamed(builder, self._watched(context_id, auth, view), auth)
+            events = self._watched(context_id, auth, view)
+            return await self._answer(request, asked, auth, builder, events)
+
+    async def _answer(
+        self,
+        request: Request,
+        asked: Asked,
+        auth: AuthContext,
+        builder: ResponseBuilder,
+        events: AsyncGenerator[AgentEvent, None],
+    ) -> Response:
+        """The response, once it is there; in the background at once; or its stream."""
+        tenant = self._site.host.stores_for(auth).tenant
+
+        def delivered() -> None:
+            self._delivered.add(tenant, builder.context_id, builder.turn)
+
+        if asked.stream:
+            return self._streamed(builder, events, auth, delivered)
+        async with aclosing(events):
+            if not asked.background:
+                async for event in events:
+                    builder.take(event)
+                    if builder.done:
+                        break
+        if not await request.is_disconnected():
+            delivered()
+        return JSONResponse(builder.response(background=asked.background))
+
+    async def _again(
+        self, asked: Asked, auth: AuthContext, context_id: str, turn: TurnRecord
+    ) -> tuple[ResponseBuilder, AsyncGenerator[AgentEvent, None]]:
+        """The turn that an earlier attempt began, continued if its process died."""
+        stores = self._site.host.stores_for(auth)
+        async with self._site.host.agent(context_id, auth, create=False) as agent:
+            state = await agent.refresh()
+            turn = await continued(stores, context_id, turn)
+            if state.interrupted_turn == turn.turn:
+                async with self._site.turn(auth, context_id):
+                    again = agent.execute_turn(None, auth, options=asked.options)
+                    turn = await self._turn(stores, context_id, await again.accepted())
+        builder = ResponseBuilder(context_id, turn.turn, model=self._model)
+        if turn.end_seq is not None:
+            return builder, events_of(stores, context_id, turn.start_seq - 1, turn.end_seq)
+        return builder, self._site.host.events(context_id, auth, after=turn.start_seq - 1)
 
     async def _watched(
         self, context_id: str, auth: AuthContext, view: AsyncIterator[AgentEvent]
@@ -108,22 +154,24 @@ class _Face:
                 yield event
 
     def _begin(
-        self, agent: Agent, asked: Asked, auth: AuthContext, key: str | None
+        self, agent: Agent, asked: Asked, auth: AuthContext, attempt: Attempt
     ) -> TurnStream[Any]:
         return agent.execute_turn(
             asked.message,
             auth,
             inputs=asked.inputs or None,
-            idempotency_key=key,
-            metadata=asked.metadata or None,
+            idempotency_key=attempt.key,
+            metadata=attempt.metadata,
             output_type=asked.output_type,
             options=asked.options,
         )
 
-    async def _context_of(self, asked: Asked, auth: AuthContext) -> tuple[str, TurnRecord | None]:
+    async def _context_of(
+        self, asked: Asked, auth: AuthContext, attempt: Attempt
+    ) -> tuple[str, TurnRecord | None]:
         """The context of the new turn; if it is a new fork, the turn behind which it forks."""
         if asked.context_id is None:
-            return secrets.token_urlsafe(18), None
+            return attempt.name(), None
         if asked.after_turn is None:
             return asked.context_id, None
         host = self._site.host
@@ -131,8 +179,10 @@ class _Face:
         count = record.turn_count if record is not None else 0
         if asked.after_turn == count:
             return asked.context_id, None
-        turn = await self._turn(host.stores_for(auth), asked.context_id, asked.after_turn)
-        return secrets.token_urlsafe(18), turn
+        stores, name = host.stores_for(auth), attempt.name()
+        if await stores.state.load(name) is not None:  # an earlier attempt made it, and no more
+            return name, None
+        return name, await self._turn(stores, asked.context_id, asked.after_turn)
 
     async def _fork(
         self, asked: Asked, auth: AuthContext, name: str, behind: TurnRecord
@@ -207,7 +257,11 @@ class _Face:
         return found
 
     def _streamed(
-        self, builder: ResponseBuilder, events: AsyncGenerator[AgentEvent, None], auth: AuthContext
+        self,
+        builder: ResponseBuilder,
+        events: AsyncGenerator[AgentEvent, None],
+        auth: AuthContext,
+        delivered: Callable[[], None] = lambda: None,
     ) -> Response:
         async def frames() -> AsyncGenerator[bytes, None]:
             try:
@@ -216,6 +270,7 @@ class _Face:
                         for one in builder.take(event):
                             yield frame(one["type"], one)
                         if builder.done:
+                            delivered()
                             return
             except LooopyError as error:
                 one = builder.failed(problem_of(error).message)
@@ -245,13 +300,9 @@ async def _replay(
     stores: Stores, builder: ResponseBuilder, context_id: str, turn: TurnRecord
 ) -> None:
     """Build the response of *turn* from the log, as far as it has come."""
-    after = turn.start_seq - 1
-    while not builder.done:
-        found = await stores.journal.events(context_id, after=after, limit=_PAGE)
-        for event in found:
-            builder.take(event)
-            after = event.seq or after
-        if len(found) < _PAGE or (turn.end_seq is not None and after >= turn.end_seq):
+    async for event in events_of(stores, context_id, turn.start_seq - 1, turn.end_seq):
+        builder.take(event)
+        if builder.done:
             return
 
 
