@@ -252,11 +252,15 @@ OF_THE_SERVER = {
         7, lambda w, n: w.client.get(f"/contexts?limit={n}"), 400, "invalid_request", "/limit"
     ),
 }
-# Times, and a limit that refuses nothing: the test that shows them.
+# Times, and limits that need real connections: the test that shows them.
 TIMES = {
     "page_bytes": "test_limits:test_a_page_of_messages_ends_before_it_is_too_long",
     "body_s": "test_bad_requests:test_a_body_that_does_not_come_is_not_waited_for",
-    "send_s": "test_wire:test_a_reader_that_does_not_read_is_cut_off",
+    "send_s": "test_connections:test_a_reader_that_does_not_read_is_disconnected",
+    "unread_bytes_per_actor": "test_flow:test_unread_responses_of_one_actor_are_limited",
+    "header_s": "test_connections:test_a_header_that_does_not_arrive_in_time_closes_the_connection",
+    "connections": "test_connections:test_a_connection_is_refused_if_all_others_are_at_work",
+    "connections_per_address": "test_connections:test_a_connection_that_waits_makes_room",
     "heartbeat_s": "test_wire:test_streams_are_counted_and_closed_streams_are_not",
     "count_bytes_s": "test_quotas:test_bytes_are_counted_again_after_a_while",
 }
@@ -347,6 +351,7 @@ OTHERS = {
     "looopy.server.timeline:_LONGEST_TEXT": "a longer text is cut",
     "looopy.server.jwt:_LONGEST_TOKEN": "test_auth: a long token",
     "looopy.server.openapi:_CONTEXT_ID": "describes that of the library",
+    "looopy.server.connections:_MOST_FILES": "of the process, not of a request",
     "looopy.server.quotas:_MOST_TENANTS": "how many are remembered",
     "looopy.server.replays:_MOST_S": "test_replay_api: a prompt that waits",
     "looopy.server.site:_MOST_CALLERS": "how many are remembered",

@@ -56,6 +56,7 @@ async def serving(world, url="memory:", limits=None):
             async with httpx.AsyncClient(
                 base_url=f"http://127.0.0.1:{sock.getsockname()[1]}", headers=HEADERS, timeout=60
             ) as client:
+                client.app = app
                 yield client, host
         finally:
             await host.aclose()

@@ -82,10 +82,9 @@ async def serve(
         LooopyError: The application, the address or the database is not usable.
     """
     try:
-        import uvicorn  # noqa: F401 - to see that it is there
-
         from looopy.server.app import create_app
         from looopy.server.auth import LocalToken
+        from looopy.server.connections import raise_file_limit
         from looopy.server.guard import LOOPBACK
     except ModuleNotFoundError as error:
         raise MissingExtra(
@@ -116,6 +115,7 @@ async def serve(
         log_lines(logging.WARNING, "%(levelname)s %(message)s")
     close_exporters = start_exporters()
     notifications = _notifications(push)
+    files = raise_file_limit()
     listening = _listen(host, port)
     if url is None:
         make_data_folder()
@@ -141,14 +141,16 @@ async def serve(
             terminal.line(f"page: {place}/ui")
         terminal.line(f"process: {process_name()}")
         try:
-            return await _run(app, agents, listening)
+            return await _run(app, agents, listening, files)
         finally:
             await asyncio.to_thread(close_exporters)
 
 
-async def _run(app: Starlette, agents: AgentHost, listening: socket.socket) -> int:
+async def _run(app: Starlette, agents: AgentHost, listening: socket.socket, files: int) -> int:
     import uvicorn
     from sse_starlette.sse import AppStatus
+
+    from looopy.server.connections import ServerConfig
 
     loop = asyncio.get_running_loop()
 
@@ -183,15 +185,8 @@ async def _run(app: Starlette, agents: AgentHost, listening: socket.socket) -> i
                 AppStatus.should_exit = True  # ends the streams of all faces
                 self.should_exit = True
 
-    config = uvicorn.Config(
-        app,
-        log_config=None,
-        access_log=False,  # it would name contexts
-        server_header=False,
-        lifespan="on",
-        timeout_graceful_shutdown=_CLOSING_S,
-    )
-    server = Server(config)
+    limits = app.state.site.limits
+    server = Server(ServerConfig(app, limits, files=files, timeout_graceful_shutdown=_CLOSING_S))
     await server.serve([listening])
     if not server.started:
         raise ConfigurationError("the application could not be started")

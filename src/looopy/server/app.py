@@ -17,6 +17,7 @@ from looopy.errors import LooopyError
 from looopy.server import api
 from looopy.server.auth import LocalToken
 from looopy.server.deciding import MayAnswer
+from looopy.server.flow import Flow
 from looopy.server.guard import LOOPBACK, Guard
 from looopy.server.host import AgentHost
 from looopy.server.limits import Limits
@@ -85,7 +86,10 @@ def create_app(
     ]
     for face in faces:
         routes += face(site)
-    middleware = [Middleware(Guard, hosts=hosts, origins=origins)]
+    middleware = [
+        Middleware(Flow, send_s=site.limits.send_s, unread=site.unread),
+        Middleware(Guard, hosts=hosts, origins=origins),
+    ]
     if origins:
         middleware.append(
             Middleware(

@@ -17,6 +17,14 @@ class Limits:
         json_depth: Levels of a JSON body, which is the first itself: 400 `too_deep`.
         json_keys: Keys of one JSON object: 400 `too_deep`.
         json_values: Values in a JSON body, all levels together: 400 `too_deep`.
+        header_s: Seconds in which the header of a request has to arrive, from the moment at which
+            the connection was opened or the response before it was sent. `looopy serve` alone knows
+            connections: this limit and the next two are not those of a mounted application.
+        connections: Connections of this process; fewer if the system lets it open fewer files. At
+            a limit of connections, the one that has waited longest for a header is closed. If all
+            of them are at work, the new one gets 503.
+        connections_per_address: Connections of one address, or of one IPv6 network of 64 bits.
+            Behind a proxy, all have the proxy's address.
         streams_per_actor: Event streams of one actor: 429 `limit_exceeded`.
         streams: Event streams of this process: 503 `limit_exceeded`.
         turns_per_minute: Turns that one actor may begin in a minute: 429 `limit_exceeded`. `None`:
@@ -31,8 +39,10 @@ class Limits:
         count_bytes_s: Seconds from one count of stored bytes to the next, at least. A count that
             takes long rests longer.
         heartbeat_s: Seconds of silence after which a stream sends a comment.
-        send_s: Seconds that a write to a stream may wait for its reader, who is then disconnected.
-            A reader continues behind the last `seq`.
+        send_s: Seconds in which a reader has to take the next 64 KiB of a response; otherwise it is
+            disconnected. The reader of a stream continues behind the last `seq`.
+        unread_bytes_per_actor: Bytes of responses of one actor that wait for their readers: 429
+            `limit_exceeded` for a further one over 64 KiB. A download waits instead.
         page: Items of a page, at most.
         page_bytes: Bytes of a page of messages, at most, unless its first message alone has more.
             The other pages are limited by their number of items.
@@ -47,6 +57,9 @@ class Limits:
     json_depth: int = 64
     json_keys: int = 10_000
     json_values: int = 50_000
+    header_s: float = 10.0
+    connections: int = 4_000
+    connections_per_address: int = 1_000
     streams_per_actor: int = 20
     streams: int = 2_000
     turns_per_minute: int | None = None
@@ -57,6 +70,7 @@ class Limits:
     count_bytes_s: float = 60.0
     heartbeat_s: float = 15.0
     send_s: float = 30.0
+    unread_bytes_per_actor: int = 64 * 1024 * 1024
     page: int = 200
     page_bytes: int = 8 * 1024 * 1024
 

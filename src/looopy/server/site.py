@@ -8,6 +8,7 @@ then asks the host, which checks the owner. None of them reads a header of crede
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import inspect
 from collections import Counter, deque
@@ -20,6 +21,7 @@ from starlette.routing import BaseRoute
 
 from looopy.errors import ConfigurationError
 from looopy.server.body import read_json
+from looopy.server.flow import CALLER, Unread
 from looopy.server.host import AgentHost
 from looopy.server.limits import Limits
 from looopy.server.problems import Problem
@@ -33,6 +35,7 @@ Authenticate: TypeAlias = Callable[[Request], AuthContext | Awaitable[AuthContex
 Routes: TypeAlias = Callable[["Site"], Sequence[BaseRoute]]
 """A face: makes its routes for a site."""
 
+_READS_AT_ONCE = 2  # of one caller, each of which may take the memory of a long conversation
 _MOST_CALLERS = 10_000  # whose turns are counted; the others have not come for long
 
 
@@ -46,6 +49,7 @@ class Site:
     Attributes:
         host: The agents.
         limits: The limits.
+        unread: The bytes of responses that wait for their readers.
         background: Work of faces that lasts as long as the application: functions that return
             async context managers, entered in order.
     """
@@ -56,11 +60,13 @@ class Site:
         self.host = host
         self.authenticate = authenticate
         self.limits = limits or Limits()
+        self.unread = Unread(self.limits.unread_bytes_per_actor)
         self.background: list[Callable[[], contextlib.AbstractAsyncContextManager[None]]] = []
         self._quotas = Quotas(self.limits)
         self._streams: Counter[tuple[str, str]] = Counter()
         self._turns: dict[tuple[str, str], deque[float]] = {}
         self._replaying: set[tuple[str, str]] = set()
+        self._reads: dict[tuple[str, str], _Reads] = {}
 
     async def identify(self, request: Request) -> AuthContext:
         """
@@ -80,6 +86,7 @@ class Site:
             )
         if not isinstance(auth, AuthContext):
             raise ConfigurationError("authenticate(request) must return an AuthContext or None")
+        request.scope[CALLER] = self.caller(auth)
         return auth
 
     async def read_json(self, request: Request) -> dict[str, Any]:
@@ -120,7 +127,7 @@ class Site:
         Raises:
             Problem: 429; one of the caller is under way, or too many turns have begun.
         """
-        caller = self._caller(auth)
+        caller = self.caller(auth)
         if caller in self._replaying:
             raise limited(429, "one replay of an actor at a time is the limit")
         self._count_turn(auth)
@@ -129,6 +136,24 @@ class Site:
             yield
         finally:
             self._replaying.discard(caller)
+
+    @contextlib.asynccontextmanager
+    async def reading(self, auth: AuthContext) -> AsyncIterator[None]:
+        """
+        Make a response of many messages within the block: two of a caller at once, others wait.
+
+        Its bytes count as unread once the block is left; see `looopy.server.flow`.
+        """
+        caller = self.caller(auth)
+        reads = self._reads.setdefault(caller, _Reads())
+        reads.users += 1
+        try:
+            async with reads.places:
+                yield
+        finally:
+            reads.users -= 1
+            if not reads.users:
+                del self._reads[caller]
 
     async def space(self, auth: AuthContext) -> None:
         """
@@ -152,7 +177,7 @@ class Site:
         most = self.limits.turns_per_minute
         if most is None:
             return
-        now, caller = monotonic(), self._caller(auth)
+        now, caller = monotonic(), self.caller(auth)
         began = self._turns.pop(caller, None) or deque()
         while began and began[0] <= now - 60:
             began.popleft()
@@ -178,7 +203,7 @@ class Site:
         Raises:
             Problem: 429 or 503; the caller, or this process, has too many.
         """
-        caller, limits = self._caller(auth), self.limits
+        caller, limits = self.caller(auth), self.limits
         if self._streams[caller] >= limits.streams_per_actor:
             raise limited(429, f"{limits.streams_per_actor} streams of one actor are the limit")
         if self.open_streams >= limits.streams:
@@ -191,5 +216,14 @@ class Site:
             if not self._streams[caller]:
                 del self._streams[caller]
 
-    def _caller(self, auth: AuthContext) -> tuple[str, str]:
+    def caller(self, auth: AuthContext) -> tuple[str, str]:
+        """The tenant and the actor, for counting."""
         return (auth.tenant_id or self.host.stores.tenant, auth.actor_id)
+
+
+class _Reads:
+    """The reads of one caller: those that may run, and those that use or wait for a place."""
+
+    def __init__(self) -> None:
+        self.places = asyncio.Semaphore(_READS_AT_ONCE)
+        self.users = 0

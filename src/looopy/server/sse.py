@@ -11,12 +11,11 @@ import asyncio
 import json
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable
-from contextlib import AbstractContextManager, aclosing, suppress
+from contextlib import AbstractContextManager, aclosing
 from functools import partial
 from typing import Any
 
 from sse_starlette import EventSourceResponse
-from sse_starlette.sse import SendTimeoutError
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
@@ -111,7 +110,7 @@ async def framed(
 
 class EventStream(EventSourceResponse):
     """
-    A response that streams frames until they end, or its reader leaves or stands still.
+    A response that streams frames until they end, or its reader leaves.
 
     The site counts it while it runs. To leave it is to detach: it cancels no turn.
     """
@@ -124,20 +123,18 @@ class EventStream(EventSourceResponse):
             frames,
             headers=headers or None,
             ping=limits.heartbeat_s,
-            send_timeout=limits.send_s,
             sep="\n",
         )
         self._frames = frames
         self._counted: Callable[[], AbstractContextManager[None]] = partial(site.stream, auth)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Stream; a reader that does not read is disconnected."""
-        with suppress(SendTimeoutError):
-            try:
-                with self._counted():
-                    await super().__call__(scope, receive, send)
-            finally:
-                await self._frames.aclose()
+        """Stream."""
+        try:
+            with self._counted():
+                await super().__call__(scope, receive, send)
+        finally:
+            await self._frames.aclose()
 
 
 def place_of(request: Request, head: int) -> int | None:

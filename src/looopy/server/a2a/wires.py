@@ -12,7 +12,6 @@ import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator, Mapping
-from contextlib import suppress
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -33,7 +32,6 @@ from a2a.utils.errors import A2AError, JSONParseError
 from google.protobuf.json_format import ParseError  # type: ignore[import-untyped]  # no stubs
 from pydantic import ValidationError
 from sse_starlette import EventSourceResponse
-from sse_starlette.sse import SendTimeoutError
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -195,7 +193,6 @@ class _Door:
 
         response.body_iterator = again()
         response.ping_interval = self._site.limits.heartbeat_s
-        response.send_timeout = self._site.limits.send_s
         return response
 
     def _refusal(self, problem: Problem, request_id: Any) -> Response:
@@ -237,7 +234,7 @@ def _is_failure(response: Response) -> bool:
 
 
 class _Stream(Response):
-    """A stream of the SDK; a reader that does not read is disconnected."""
+    """A stream of the SDK, which is closed with its call."""
 
     def __init__(self, response: EventSourceResponse, call: Call) -> None:
         super().__init__()
@@ -247,8 +244,7 @@ class _Stream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Stream."""
         try:
-            with suppress(SendTimeoutError):
-                await self._response(scope, receive, send)
+            await self._response(scope, receive, send)
         finally:
             await self._call.close()
 

@@ -53,8 +53,9 @@ class _Endpoints:
         """The messages for a page that loads: `GET /api/chat/{id}`."""
         auth = await self._site.identify(request)
         context_id = request.path_params["context_id"]
-        shown = await self._chat.messages(context_id, auth)
-        return JSONResponse({"id": context_id, "messages": shown})
+        async with self._site.reading(auth):
+            shown = await self._chat.messages(context_id, auth)
+            return JSONResponse({"id": context_id, "messages": shown})
 
     async def stop(self, request: Request) -> Response:
         """Cancel the turn that runs: `POST /api/chat/{id}/stop`."""
