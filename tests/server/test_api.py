@@ -20,7 +20,9 @@ ADA, BEN, EVE = "a" * 20, "b" * 20, "e" * 20
 
 
 @asynccontextmanager
-async def serving(make=None, limits=None, spied=lambda stores: stores, **options):
+async def serving(
+    make=None, limits=None, spied=lambda stores: stores, url="memory:", **options
+):
     """A client of the user ada, and the host behind it, whose stores are *spied* on."""
 
     def answering(context_id, stores):
@@ -28,7 +30,7 @@ async def serving(make=None, limits=None, spied=lambda stores: stores, **options
         return Agent(context_id, llm_provider=provider, stores=stores, on_busy="wait")
 
     async with (
-        open_stores("memory:") as stores,
+        open_stores(url) as stores,
         AgentHost(make or answering, spied(stores)) as host,
     ):
         tokens = StaticTokens(

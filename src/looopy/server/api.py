@@ -14,11 +14,10 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import aclosing, suppress
 from datetime import date
 from functools import partial
-from typing import Any, Final, TypeAlias, cast
-from urllib.parse import quote
+from typing import Any, TypeAlias, cast
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from looopy.agent.agent import Agent
@@ -30,6 +29,7 @@ from looopy.server.budgets import owner_budget
 from looopy.server.clip import LEAST, clip
 from looopy.server.compact import CHOICES, compacted
 from looopy.server.deciding import request_to_json
+from looopy.server.download import download, newest
 from looopy.server.items import (
     artifact_to_json,
     context_to_json,
@@ -58,10 +58,6 @@ from looopy.types.storable import escape
 
 _PAGE = 50
 _TITLE_CHARS = 80
-# Types that a browser shows without running anything in them.
-_SHOWN: Final = frozenset(
-    {"text/plain", "text/csv", "application/json", "image/png", "image/jpeg", "image/gif"}
-)
 _Body: TypeAlias = dict[str, Any]
 _Writer: TypeAlias = Callable[[AsyncGenerator[AgentEvent, None]], AsyncGenerator[bytes, None]]
 
@@ -309,7 +305,7 @@ class _Api:
         room = self._site.limits.page_bytes
         said: list[bytes] = []
         upto: int | None = None
-        async with aclosing(reading) as messages:
+        async with self._site.reading(auth), aclosing(reading) as messages:
             async for one in messages:
                 if said and len(said) == limit:
                     break
@@ -391,18 +387,13 @@ class _Api:
         name, store = request.path_params["artifact_id"], self._host.stores_for(auth).artifacts
         asked = request.query_params.get("version")
         version = None if asked is None else _whole(asked, "/version")
-        found = await store.get(record.context_id, name, version)
         if _flag(request, "describe"):
-            return JSONResponse(artifact_to_json(found))
-        kind = found.media_type.partition(";")[0].strip().lower()
-        content = store.stream(record.context_id, name, version=found.version)
-        headers = {
-            "Content-Disposition": f"attachment; filename*=UTF-8''{quote(name, safe='')}",
-            "Content-Security-Policy": "sandbox; default-src 'none'",
-            "ETag": f'"{found.sha256}"',
-        }
-        kind = kind if kind in _SHOWN else "application/octet-stream"
-        return StreamingResponse(content, media_type=kind, headers=headers)
+            return JSONResponse(artifact_to_json(await store.get(record.context_id, name, version)))
+        if version is None:
+            found = await newest(store, record.context_id, name)
+        else:
+            found = await store.get(record.context_id, name, version)
+        return download(request, self._site, auth, record.context_id, found)
 
     # --- inside --------------------------------------------------------------------------------
 

@@ -351,6 +351,7 @@ def _operation(
     body: Json | None = None,
     parameters: list[Json] | None = None,
     also: Mapping[str, Json] | None = None,
+    others: Mapping[str, str] | None = None,
 ) -> Json:
     content = {kind: {"schema": answer}, **(also or {})} if answer is not None else None
     done: Json = {"description": summary}
@@ -360,6 +361,7 @@ def _operation(
         "summary": summary,
         "responses": {
             str(status): done,
+            **{code: {"description": text} for code, text in (others or {}).items()},
             "default": {
                 "description": "The request was refused.",
                 "content": {"application/json": {"schema": _ref("Problem")}},
@@ -558,9 +560,17 @@ def description(limits: Limits) -> Json:
                 kind="application/octet-stream",
                 also={"application/json": {"schema": _ref("Artifact")}},
                 parameters=[
-                    _query("version", _NUMBER, "Another version than the newest."),
+                    _query("version", _NUMBER, "Another version than the newest complete one."),
                     _query("describe", {"type": "boolean"}, "As in a list, without the content."),
+                    _header("Range", _TEXT, "One range of bytes, such as `bytes=100-`."),
+                    _header("If-Range", _TEXT, "The `ETag` of the content that is continued."),
+                    _header("If-None-Match", _TEXT, "The `ETag` of the content that is there."),
                 ],
+                others={
+                    "206": "The range that was asked for.",
+                    "304": "The content is the one that the client has.",
+                    "416": "The range begins behind the end of the content.",
+                },
             ),
         },
         f"{one}/inbox": {
