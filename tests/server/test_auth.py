@@ -1,9 +1,10 @@
 """Who sends a request: static tokens, the token of this machine, and tokens of a provider."""
 
+import asyncio
 import json
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
+from threading import Event, Thread
 
 import pytest
 from joserfc import jwt
@@ -164,10 +165,12 @@ def provider():
     """A server of keys: the keys that it has, and how often it was asked."""
 
     class Keys(BaseHTTPRequestHandler):
-        keys, asked, status = [ONE], 0, 200
+        keys, asked, status, hold = [ONE], 0, 200, None
 
         def do_GET(self):
             Keys.asked += 1
+            if Keys.hold is not None:
+                Keys.hold()
             self.send_response(Keys.status)
             self.send_header("Location", "/elsewhere")
             self.end_headers()
@@ -213,6 +216,73 @@ async def test_known_keys_count_while_the_provider_is_away(provider):
     provider.status, ask._fetched_at = 500, 0.0
     assert await ask(asks(f"Bearer {token()}")) is not None
     assert provider.asked == 3
+
+
+async def test_requests_wait_for_keys_that_another_request_fetches(provider):
+    """At the start and when a key is new: a valid token is never refused because of another one."""
+    began, go = Event(), Event()
+    provider.hold = lambda: (began.set(), go.wait())
+    ask = bearer(jwks=provider.url, again_s=1000)
+
+    async def several(header):
+        async def one():
+            found = await ask(asks(header))
+            return found is not None
+
+        first = asyncio.create_task(one())
+        assert await asyncio.to_thread(began.wait, 60)
+        others = [asyncio.create_task(one()) for _ in range(5)]
+        await asyncio.sleep(0)
+        go.set()
+        return await asyncio.gather(first, *others)
+
+    assert await several(f"Bearer {token()}") == [True] * 6
+    began.clear()
+    go.clear()
+    provider.keys = [ONE, TWO]
+    ask._tried_at -= 2000
+    assert await several(f"Bearer {token(TWO)}") == [True] * 6
+    assert provider.asked == 2
+
+
+async def test_known_keys_do_not_wait_for_a_fetch(provider):
+    """A token with a key that nobody has does not hold up the others."""
+    began, go = Event(), Event()
+    ask = bearer(jwks=provider.url, again_s=0.0001)
+    assert await ask(asks(f"Bearer {token()}")) is not None
+    provider.hold = lambda: (began.set(), go.wait())
+    unknown = asyncio.create_task(ask(asks(f"Bearer {token(TWO)}")))
+    assert await asyncio.to_thread(began.wait, 60)
+    assert await ask(asks(f"Bearer {token()}")) is not None
+    assert not unknown.done()
+    go.set()
+    assert await unknown is None
+
+
+async def test_a_request_that_leaves_does_not_end_the_fetch_for_the_others(provider):
+    """The fetch belongs to all who wait for it."""
+    began, go = Event(), Event()
+    provider.hold = lambda: (began.set(), go.wait())
+    ask = bearer(jwks=provider.url, again_s=1000)
+    first = asyncio.create_task(ask(asks(f"Bearer {token()}")))
+    assert await asyncio.to_thread(began.wait, 60)
+    other = asyncio.create_task(ask(asks(f"Bearer {token()}")))
+    await asyncio.sleep(0)
+    first.cancel()
+    go.set()
+    assert await other is not None
+
+
+async def test_the_first_keys_are_tried_again_soon(provider):
+    """A provider that is away when the server starts refuses nobody for long."""
+    provider.status = 500
+    ask = bearer(jwks=provider.url, again_s=1000)
+    for _ in range(2):
+        with pytest.raises(Problem):
+            await ask(asks(f"Bearer {token()}"))
+    assert provider.asked == 1
+    provider.status, ask._tried_at = 200, ask._tried_at - 5
+    assert await ask(asks(f"Bearer {token()}")) is not None
 
 
 def test_static_tokens_make_a_context_for_each_request():

@@ -39,6 +39,7 @@ ASYMMETRIC: Final = frozenset(
 _LONGEST_TOKEN = 16 * 1024
 _LARGEST_KEYS = 1024 * 1024
 _FETCH_S = 5.0
+_RETRY_S = 5.0
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -97,7 +98,7 @@ class JwtBearer:
         self._clock = clock
         self._keys: KeySet | None = None
         self._url: str | None = None
-        self._fetching = asyncio.Lock()
+        self._fetching: asyncio.Task[None] | None = None
         self._fetched_at = self._tried_at = -math.inf
         if isinstance(jwks, str):
             self._url = _checked(jwks)
@@ -118,27 +119,30 @@ class JwtBearer:
 
     async def _keys_for(self, kid: object) -> KeySet:
         """The keys, fetched again if they are old or *kid* is not among them."""
-        if self._url is not None and self._wants(kid):
-            async with self._fetching:
-                if self._wants(kid):
-                    await self._fetch(self._url)
+        if self._url is not None:
+            known, fetching = self._has(kid), self._fetching
+            old = time.monotonic() - self._fetched_at >= self._refresh_s
+            if fetching is None and (old or not known) and self._may_fetch():
+                fetching = self._fetching = asyncio.create_task(self._fetch(self._url))
+                await asyncio.shield(fetching)
+            elif fetching is not None and not known:
+                await asyncio.shield(fetching)  # it may bring the key
         if self._keys is None:
             raise Problem(
                 "the keys of the identity provider cannot be fetched now",
                 status=503,
                 code="keys_unavailable",
-                headers={"Retry-After": "5"},
+                headers={"Retry-After": f"{_RETRY_S:g}"},
             )
         return self._keys
 
-    def _wants(self, kid: object) -> bool:
-        now = time.monotonic()
-        if now - self._tried_at < self._again_s and self._tried_at != -math.inf:
-            return False
-        known = self._keys is not None and (
-            kid is None or any(key.kid == kid for key in self._keys)
-        )
-        return not known or now - self._fetched_at >= self._refresh_s
+    def _has(self, kid: object) -> bool:
+        return self._keys is not None and (kid is None or any(k.kid == kid for k in self._keys))
+
+    def _may_fetch(self) -> bool:
+        """True if the last fetch is long enough ago; without any key, sooner."""
+        pause = self._again_s if self._keys is not None else min(self._again_s, _RETRY_S)
+        return time.monotonic() - self._tried_at >= pause
 
     async def _fetch(self, url: str) -> None:
         self._tried_at = time.monotonic()
@@ -148,6 +152,8 @@ class JwtBearer:
             _logger.warning("the keys at %s cannot be fetched: %s", url, type(error).__name__)
         else:
             self._fetched_at = self._tried_at
+        finally:
+            self._fetching = None
 
     # --- the token ---
 
