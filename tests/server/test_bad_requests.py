@@ -11,7 +11,15 @@ from tests.server.test_api import ADA, serving
 
 from looopy import Agent, open_stores
 from looopy.errors import ConfigurationError
-from looopy.server import AgentHost, StaticTokens, a2a_api, create_app
+from looopy.server import (
+    AgentHost,
+    StaticTokens,
+    a2a_api,
+    ag_ui_api,
+    ai_sdk_api,
+    create_app,
+    flow,
+)
 from looopy.server.limits import Limits
 from looopy.testing import ScriptedProvider
 
@@ -127,8 +135,9 @@ async def test_each_limit_holds_at_its_value_and_not_beyond():
             assert await status(json.dumps({"message": "x", "metadata": metadata})) == expected
 
 
-async def test_a_body_is_measured_while_it_streams_in():
-    """Without a length, too; and one that says more than it sends is not waited for."""
+async def test_a_body_is_measured_while_it_streams_in(monkeypatch):
+    """Without a length, too; after the answer, only so much more of it is read."""
+    monkeypatch.setattr(flow, "_DROPPED_BYTES", 5000)
     sent = []
 
     async def endless():
@@ -138,7 +147,7 @@ async def test_a_body_is_measured_while_it_streams_in():
 
     async with serving(limits=Limits(body_bytes=5000)) as (client, _):
         assert (await refused(client, endless()))[:2] == (413, "too_large")
-        assert len(sent) < 10
+        assert len(sent) < 20
         answer = await client.post(
             "/contexts/c/turns", content=b"{}", headers=JSON | {"Content-Length": "9" * 30}
         )
@@ -269,6 +278,38 @@ async def test_a_caller_may_begin_so_many_turns_in_a_minute():
         assert [answer.status_code for answer in found] == [202, 202, 429]
         assert 1 <= int(found[2].headers["retry-after"]) <= 60
         assert (await host.stores.state.load("c")).turn_count == 2
+
+
+async def test_refused_and_repeated_requests_are_not_counted():
+    """A request that comes again is answered at the limit, too; one that is refused costs none."""
+    async with serving(limits=Limits(turns_per_minute=1)) as (client, host):
+        path, key = "/contexts/c/turns", {"Idempotency-Key": "k"}
+        for _ in range(3):
+            assert (await client.post("/contexts/none/turns", json={})).status_code == 404
+        for _ in range(3):
+            answer = await client.post(path, json={"message": "Hi."}, headers=key)
+            assert (answer.status_code, answer.json()["turn"]) == (202, 1)
+        answer = await client.post(path, json={"message": "Other."}, headers=key)
+        assert answer.status_code == 422
+        assert (await client.post(path, json={"message": "Hi."})).status_code == 429
+        assert (await host.stores.state.load("c")).turn_count == 1
+
+
+async def test_a_repeated_message_of_a_page_is_not_counted():
+    """It shows the turn that it began; the next message is the second one of the minute."""
+    limits = Limits(turns_per_minute=2)
+    async with serving(limits=limits, faces=[ai_sdk_api, ag_ui_api]) as (client, host):
+        part = {"type": "text", "text": "Hi."}
+        body = {"id": "c", "messages": [{"role": "user", "id": "m", "parts": [part]}]}
+        for _ in range(2):
+            assert (await client.post("/api/chat", json=body)).status_code == 200
+        said = {"role": "user", "id": "n", "content": "Hi."}
+        run = {"threadId": "d", "runId": "r", "state": None, "tools": [], "context": []}
+        run |= {"messages": [said], "forwardedProps": None}
+        assert (await client.post("/ag-ui", json=run)).status_code == 200
+        assert (await client.post("/ag-ui", json=run)).status_code == 429
+        for name in ("c", "d"):
+            assert (await host.stores.state.load(name)).turn_count == 1
 
 
 def test_limits_are_numbers_above_zero():

@@ -160,7 +160,7 @@ async def test_a_replay_of_an_actor_is_one_at_a_time_and_counts_as_a_turn(monkey
         await go.wait()
         return "You help."
 
-    async with serving(parts, Limits(turns_per_minute=5)) as (client, host):
+    async with serving(parts, Limits(turns_per_minute=4)) as (client, host):
         await asks(client, host, "/contexts/c/turns", message="Hi.")
         parts.prompt = slow
         await client.post("/contexts/open/turns", json={"message": "Hi."})
@@ -175,7 +175,7 @@ async def test_a_replay_of_an_actor_is_one_at_a_time_and_counts_as_a_turn(monkey
         await waiting.get()
         first = asyncio.create_task(client.post(path, json={}))
         await waiting.get()
-        for why in ("one replay of an actor", "5 turns in a minute"):
+        for why in ("one replay of an actor", "4 turns in a minute"):
             answer = await client.post(path, json={})
             assert (answer.status_code, answer.json()["error"]["code"]) == (429, "limit_exceeded")
             assert why in answer.text

@@ -27,8 +27,8 @@ class Limits:
             Behind a proxy, all have the proxy's address.
         streams_per_actor: Event streams of one actor: 429 `limit_exceeded`.
         streams: Event streams of this process: 503 `limit_exceeded`.
-        turns_per_minute: Turns that one actor may begin in a minute: 429 `limit_exceeded`. `None`:
-            any number.
+        turns_per_minute: Turns that one actor may begin in a minute: 429 `limit_exceeded`. Requests
+            that are refused, or repeat an earlier one, do not count. `None`: any number.
         running_turns_per_tenant: Turns of one tenant that run at once, in all processes of the
             database: 429 `limit_exceeded`. An agent that works for a call runs a turn of its own.
             `None`: any number, as for the next three.
@@ -73,6 +73,13 @@ class Limits:
     unread_bytes_per_actor: int = 64 * 1024 * 1024
     page: int = 200
     page_bytes: int = 8 * 1024 * 1024
+
+    @property
+    def counts_turns(self) -> bool:
+        """True if a turn may be refused because of others, or of what is stored."""
+        names = ("turns_per_minute", "running_turns_per", "stored_bytes_per")
+        of_turns = (one.name for one in fields(self) if one.name.startswith(names))
+        return any(getattr(self, name) is not None for name in of_turns)
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -62,6 +62,15 @@ _STATUS: Final[tuple[tuple[type[LooopyError], int], ...]] = (
 _LATER: Final = {"Retry-After": "1"}
 
 
+def status_of(error: BaseException) -> int:
+    """The HTTP status of an *error*."""
+    if isinstance(error, Problem):
+        return error.status
+    if isinstance(error, errors.LimitExceeded) and error.limit == "max_agents":
+        return 503
+    return next((code for kind, code in _STATUS if isinstance(error, kind)), 500)
+
+
 def problem_of(error: Exception) -> Problem:
     """
     The problem that a client is told of an *error*.
@@ -71,12 +80,10 @@ def problem_of(error: Exception) -> Problem:
     """
     if isinstance(error, Problem):
         return error
-    status = next((code for kind, code in _STATUS if isinstance(error, kind)), 500)
+    status = status_of(error)
     if status == 500:
         _logger.error("a request failed: %s", error, exc_info=error)
         return Problem("the server failed; its log says why", status=500, code="internal_error")
-    if isinstance(error, errors.LimitExceeded) and error.limit == "max_agents":
-        status = 503
     return Problem(
         str(error),
         status=status,

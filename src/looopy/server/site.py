@@ -19,13 +19,14 @@ from typing import Any, TypeAlias
 from starlette.requests import Request
 from starlette.routing import BaseRoute
 
-from looopy.errors import ConfigurationError
+from looopy.errors import ConfigurationError, LooopyError
 from looopy.server.body import read_json
 from looopy.server.flow import CALLER, Unread
 from looopy.server.host import AgentHost
 from looopy.server.limits import Limits
-from looopy.server.problems import Problem
+from looopy.server.problems import Problem, status_of
 from looopy.server.quotas import Quotas, limited
+from looopy.stores.bundle import Stores
 from looopy.types.context import AuthContext
 from looopy.types.message import UserMessage
 
@@ -106,18 +107,33 @@ class Site:
             raise Problem(text, code="too_large", path=path)
 
     @contextlib.asynccontextmanager
-    async def turn(self, auth: AuthContext, context_id: str) -> AsyncIterator[None]:
+    async def turn(
+        self, auth: AuthContext, context_id: str, key: str | None = None
+    ) -> AsyncIterator[None]:
         """
         Admit a turn that begins within the block: leave it once the turn is accepted.
 
+        A request that is refused does not count, nor does one that shows a turn of before.
+
+        Args:
+            key: The idempotency key; a turn that has it already is shown whatever the limits.
+
         Raises:
+            HostClosed: The host drains.
             Problem: 429; too many turns run or have begun, or too many bytes are stored.
         """
-        await self.space(auth)
         stores = self.host.stores_for(auth)
-        async with self._quotas.turn(stores, auth.actor_id, context_id):
-            self._count_turn(auth)
+        looked_up = key if self.limits.counts_turns else None
+        if looked_up and await stores.journal.turn_of_key(context_id, looked_up) is not None:
             yield
+            return
+        await self.space(auth)
+        async with self._quotas.turn(stores, auth.actor_id, context_id):
+            with self._counted(auth) as uncount:
+                before = 0 if uncount is None else await _turns_in(stores, context_id)
+                yield
+                if uncount is not None and await _turns_in(stores, context_id) == before:
+                    uncount()
 
     @contextlib.contextmanager
     def replay(self, auth: AuthContext) -> Iterator[None]:
@@ -130,10 +146,10 @@ class Site:
         caller = self.caller(auth)
         if caller in self._replaying:
             raise limited(429, "one replay of an actor at a time is the limit")
-        self._count_turn(auth)
         self._replaying.add(caller)
         try:
-            yield
+            with self._counted(auth):
+                yield
         finally:
             self._replaying.discard(caller)
 
@@ -173,9 +189,19 @@ class Site:
         """End what the site does by itself."""
         await self._quotas.close()
 
-    def _count_turn(self, auth: AuthContext) -> None:
+    @contextlib.contextmanager
+    def _counted(self, auth: AuthContext) -> Iterator[Callable[[], None] | None]:
+        """
+        Count a turn, unless the request is refused; `None` if turns are not counted.
+
+        Yields what takes the turn from the count.
+
+        Raises:
+            Problem: 429; too many turns have begun.
+        """
         most = self.limits.turns_per_minute
         if most is None:
+            yield None
             return
         now, caller = monotonic(), self.caller(auth)
         began = self._turns.pop(caller, None) or deque()
@@ -189,6 +215,17 @@ class Site:
         began.append(now)
         while len(self._turns) > _MOST_CALLERS:
             del self._turns[next(iter(self._turns))]
+
+        def uncount() -> None:
+            with contextlib.suppress(ValueError):  # more than a minute ago
+                began.remove(now)
+
+        try:
+            yield uncount
+        except LooopyError as error:
+            if status_of(error) < 500:
+                uncount()
+            raise
 
     @property
     def open_streams(self) -> int:
@@ -219,6 +256,11 @@ class Site:
     def caller(self, auth: AuthContext) -> tuple[str, str]:
         """The tenant and the actor, for counting."""
         return (auth.tenant_id or self.host.stores.tenant, auth.actor_id)
+
+
+async def _turns_in(stores: Stores, context_id: str) -> int:
+    record = await stores.state.load(context_id)
+    return 0 if record is None else record.turn_count
 
 
 class _Reads:

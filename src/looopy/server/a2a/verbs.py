@@ -187,7 +187,7 @@ class Verbs:
             facts["answers"] = True
         async with (
             self._host.agent(context_id, call.auth, create=create) as agent,
-            self.site.turn(call.auth, context_id),
+            self.site.turn(call.auth, context_id, _key(message.message_id)),
         ):
             turn = agent.execute_turn(
                 said,
