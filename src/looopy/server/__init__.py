@@ -8,6 +8,8 @@ process stops. The protocols are thin faces above it. The room may import every 
 - `host`: `AgentHost`, for applications with handlers of their own and for all faces.
 - `deciding`: requests for approval that another person than the owner may decide.
 - `feed`: the events of one context, stored and passing ones, for any number of readers.
+- `flow`: every response in pieces, with deadlines. `connections`: those of `looopy serve`.
+- `expiry`: the end of a stream whose credentials expire. `download`: artifacts.
 - `responses/`: OpenAI's Responses API.
 - `ag_ui/`: AG-UI, the protocol of CopilotKit and others.
 - `ai_sdk/`: the AI SDK's UI message stream. `growing`: the text of an answer. `chains`: its turns.

@@ -30,6 +30,7 @@ from looopy.server.clip import LEAST, clip
 from looopy.server.compact import CHOICES, compacted
 from looopy.server.deciding import request_to_json
 from looopy.server.download import download, newest
+from looopy.server.expiry import while_valid
 from looopy.server.items import (
     artifact_to_json,
     context_to_json,
@@ -82,7 +83,7 @@ class _Api:
         key = _key(request)
         async with (
             self._host.agent(context_id, auth, create=message is not None) as agent,
-            self._site.turn(auth, context_id),
+            self._site.turn(auth, context_id, key),
         ):
             turn = agent.execute_turn(
                 message,
@@ -95,7 +96,7 @@ class _Api:
             view = aiter(turn) if streams else None  # from here on it misses no delta
             number = await turn.accepted()
         if view is not None:
-            frames = write(self._turn_events(context_id, auth, view))
+            frames = write(while_valid(self._turn_events(context_id, auth, view), auth))
             return EventStream(self._site, auth, frames)
         return JSONResponse({"context_id": context_id, "turn": number}, 202)
 
@@ -108,7 +109,7 @@ class _Api:
         asked = message_of(recording)
         name = name_beside(recording, auth, key)
         stores = self._host.stores_for(auth)
-        async with self._site.turn(auth, name):
+        async with self._site.turn(auth, name, key):
             made = await forked(stores, recording, name, again=key is not None)
             try:
                 async with self._host.agent(name, auth, create=False) as agent:
@@ -242,7 +243,7 @@ class _Api:
         events = self._host.events(
             record.context_id, auth, after=record.last_seq if after is None else after
         )
-        return EventStream(self._site, auth, write(events))
+        return EventStream(self._site, auth, write(while_valid(events, auth)))
 
     async def contexts(self, request: Request) -> Response:
         """List the caller's contexts: `GET /contexts`."""

@@ -16,6 +16,7 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator, MutableMapping
+from http import HTTPStatus
 from typing import Any, Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -152,6 +153,8 @@ class _Exchange:
     async def send(self, message: Message) -> None:
         """Send a message of the response, a large one in pieces."""
         if message["type"] == "http.response.start":
+            if message["status"] == HTTPStatus.REQUEST_TIMEOUT:
+                self._body_taken = True  # or as much of it as will come
             if _size_of(message) > PIECE:
                 self._start = message  # it may be refused, once its body is known
             else:

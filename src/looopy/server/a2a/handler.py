@@ -33,6 +33,7 @@ from a2a.utils.proto_utils import validate_proto_required_fields
 from looopy.server.a2a.calls import Call
 from looopy.server.a2a.push.verbs import PushVerbs
 from looopy.server.a2a.verbs import Verbs
+from looopy.server.expiry import while_valid
 from looopy.server.site import Site
 
 _R = TypeVar("_R")
@@ -131,7 +132,7 @@ class Handler(RequestHandler):
             with call.errors():
                 validate_proto_required_fields(params)
                 with self._site.stream(call.auth):
-                    async with aclosing(verb(params, call)) as events:
+                    async with aclosing(while_valid(verb(params, call), call.auth)) as events:
                         async for event in events:
                             yield event
 

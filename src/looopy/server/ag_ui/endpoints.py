@@ -14,6 +14,7 @@ from looopy.errors import LooopyError, MissingExtra
 from looopy.server.ag_ui.events import Out
 from looopy.server.ag_ui.request import read_run
 from looopy.server.ag_ui.runs import Runs
+from looopy.server.expiry import while_valid
 from looopy.server.problems import problem_of
 from looopy.server.site import Site
 from looopy.server.sse import EventStream, json_text
@@ -32,7 +33,7 @@ def ag_ui_api(site: Site) -> Sequence[BaseRoute]:
         site.check_size(asked.message, f"{asked.path}/content")
         async with site.turn(auth, asked.thread_id):
             outs = await runs.run(asked, auth)
-        return EventStream(site, auth, _lines(outs))
+        return EventStream(site, auth, _lines(while_valid(outs, auth)))
 
     return [Route("/ag-ui", run, methods=["POST"])]
 

@@ -15,6 +15,7 @@ from looopy.errors import ContextNotFound, LooopyError
 from looopy.server.ai_sdk.chat import Chat
 from looopy.server.ai_sdk.parts import DONE, HEADERS, Part, line
 from looopy.server.ai_sdk.request import read_request
+from looopy.server.expiry import while_valid
 from looopy.server.problems import problem_of
 from looopy.server.site import Site
 from looopy.server.sse import EventStream
@@ -36,7 +37,7 @@ class _Endpoints:
         self._site.check_size(asked.message, f"{asked.path}/parts")
         async with self._site.turn(auth, asked.context_id):
             parts = await self._chat.post(asked, auth)
-        return EventStream(self._site, auth, _lines(parts), **HEADERS)
+        return EventStream(self._site, auth, _lines(while_valid(parts, auth)), **HEADERS)
 
     async def resume(self, request: Request) -> Response:
         """Stream the answer that is being written: `GET /api/chat/{id}/stream`; 204 without one."""
@@ -47,7 +48,7 @@ class _Endpoints:
             parts = None
         if parts is None:
             return Response(status_code=204)
-        return EventStream(self._site, auth, _lines(parts), **HEADERS)
+        return EventStream(self._site, auth, _lines(while_valid(parts, auth)), **HEADERS)
 
     async def messages(self, request: Request) -> Response:
         """The messages for a page that loads: `GET /api/chat/{id}`."""

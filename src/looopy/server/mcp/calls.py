@@ -20,6 +20,7 @@ from mcp.server.context import ServerRequestContext
 from looopy.agent.agent import Agent
 from looopy.errors import LooopyError, ValueRefused
 from looopy.server.codes import code_of
+from looopy.server.expiry import while_valid
 from looopy.server.host import AgentHost
 from looopy.server.mcp.forms import answer_in, form_of
 from looopy.server.problems import Problem
@@ -165,7 +166,7 @@ class Call:
                 events = aiter(stream)  # from here on it misses no event
                 await stream.accepted()
                 await place.aclose()
-                async for event in events:
+                async for event in while_valid(events, self._auth):
                     if said := _said(event):
                         await self._progress(said)
                 return await stream

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections import deque
 from collections.abc import MutableMapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any, Final
 
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
@@ -24,6 +25,7 @@ from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
 
 from looopy.errors import LooopyError
+from looopy.server.expiry import valid_s
 from looopy.server.mcp.calls import ASKS_IN_RESULTS, Call
 from looopy.server.mcp.serving import DESCRIPTION, Offer, make_server
 from looopy.server.problems import problem_response
@@ -120,9 +122,30 @@ class Endpoint:
             if method == "initialize":
                 send = _noting(send, opened)
             receive = _replayed(request, body, scope[_LEFT])
-            await self._manager.handle_request(scope, receive, send)
+            if request.method == "GET":
+                await self._listen(scope, receive, send, auth)
+            else:
+                await self._manager.handle_request(scope, receive, send)
         for session in opened:
             await self._keep_few(caller, session, scope)
+
+    async def _listen(
+        self, scope: Scope, receive: Receive, send: Send, auth: AuthContext
+    ) -> None:
+        """Stream what is not about a call, until the credentials of the caller expire."""
+        is_open = False
+
+        async def noting(message: MutableMapping[str, Any]) -> None:
+            nonlocal is_open
+            await send(message)
+            is_open = message["type"] == "http.response.start" or message.get("more_body", False)
+
+        left = valid_s(auth)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(None if left == math.inf else left):
+                await self._manager.handle_request(scope, receive, noting)
+        if is_open:
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _keep_few(self, caller: str, session: str, scope: Scope) -> None:
         """Note a new session, and end the oldest of a caller who has too many."""

@@ -23,6 +23,7 @@ from looopy.agent.stream import TurnStream
 from looopy.errors import LooopyError, ValueRefused
 from looopy.loop.output import FINAL_ANSWER
 from looopy.server.chains import record_of
+from looopy.server.expiry import while_valid
 from looopy.server.problems import Problem, problem_of
 from looopy.server.responses.attempts import Attempt, Delivered, continued
 from looopy.server.responses.items import ResponseBuilder, place_of
@@ -89,7 +90,7 @@ class _Face:
             return await self._answer(request, asked, auth, builder, events)
         context_id, fork_behind = await self._context_of(asked, auth, attempt)
         async with AsyncExitStack() as held:
-            async with self._site.turn(auth, context_id):
+            async with self._site.turn(auth, context_id, attempt.key):
                 if fork_behind is not None:
                     await self._fork(asked, auth, context_id, fork_behind)
                 create = asked.after_turn is None and asked.message is not None
@@ -265,8 +266,8 @@ class _Face:
     ) -> Response:
         async def frames() -> AsyncGenerator[bytes, None]:
             try:
-                async with aclosing(events):
-                    async for event in events:
+                async with aclosing(while_valid(events, auth)) as valid:
+                    async for event in valid:
                         for one in builder.take(event):
                             yield frame(one["type"], one)
                         if builder.done:
