@@ -131,4 +131,37 @@ MUTANTS = [
         "if True:",
         "tests/server/test_a2a_tasks.py::test_a_task_that_asks_while_it_is_read_waits",
     ),
+    mutant(
+        "a2a-message-sent-again-is-another-task",
+        "a message that names no context begins a task each time it is sent",
+        "looopy.server.a2a.verbs:_context_of",
+        "said = message.SerializeToString(deterministic=True).hex()",
+        "said = str(id(message))",
+        "tests/server/test_a2a_api.py::test_a_conversation_of_tasks",
+    ),
+    mutant(
+        "mcp-call-made-again-runs-again",
+        "the key of a call that names no conversation is of no use",
+        "looopy.server.mcp.calls:Call._new_name",
+        "if key is None:",
+        "if True:",
+        "tests/server/mcp/test_calls.py::test_a_call_that_is_made_again_with_its_key_is_one_turn",
+    ),
+    mutant(
+        "mcp-answers-that-come-again-fail",
+        "a client that sends its answers again gets an error instead of the result",
+        "looopy.server.mcp.calls:_key_of",
+        "if params.request_state is not None:",
+        "if False:",
+        "tests/server/mcp/test_calls.py"
+        "::test_answers_that_come_again_show_the_turn_that_they_continued",
+    ),
+    mutant(
+        "responses-yes-is-heard-once",
+        "a request that is the same as one that was answered shows that answer",
+        "looopy.server.responses.attempts:Delivered.has",
+        "return (tenant, context_id, turn) in self._known",
+        "return False",
+        "tests/server/test_responses_api.py::test_yes_twice_is_two_turns",
+    ),
 ]

@@ -191,8 +191,9 @@ def answer(task):
 async def test_a_conversation_of_tasks():
     """A stream is a snapshot, the text so far, and the answer; a second task has its context."""
     async with both() as callers:
-        for caller in callers:
-            seen, task = await caller.say("count", key="my-id")
+        for number, caller in enumerate(callers):
+            key = f"my-id-{number}"
+            seen, task = await caller.say("count", key=key)
             assert [one.WhichOneof("payload") for one in seen[:2]] == ["task", "status_update"]
             assert {state(one) for one in seen[:-1]} == {"WORKING"}
             whole = " ".join(map(str, range(100)))
@@ -201,7 +202,12 @@ async def test_a_conversation_of_tasks():
             assert all(whole.startswith(one) for one in grown)
             assert len(grown) > 1
             assert task.status == seen[-1].status_update.status
-            assert [one.message_id for one in task.history] == ["my-id"]
+            assert [one.message_id for one in task.history] == [key]
+            for _ in range(2):  # the same message, which names no context
+                again, same = await caller.say("count", key=key)
+                assert (len(again), same) == (1, task)
+            _, other = await caller.say("again", key=key)
+            assert other.context_id != task.context_id
             assert not (await caller.get(task.id, history_length=0)).history
             _, second = await caller.say("again", context_id=task.context_id)
             assert second.id != task.id

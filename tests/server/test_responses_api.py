@@ -242,6 +242,16 @@ async def test_a_request_that_is_sent_twice_runs_once(place: str) -> None:
             await ask("ho")
 
 
+async def test_yes_twice_is_two_turns() -> None:
+    """Also if the SDK repeats the second by itself: the response of the first was delivered."""
+    async with _client() as client:
+        for count, headers in enumerate(({}, {}, {"x-stainless-retry-count": "1"}), 1):
+            done = await client.responses.create(
+                model="looopy", input="yes", conversation="c", extra_headers=headers
+            )
+            assert done.output_text == f"I heard {['yes'] * count}"
+
+
 BAD: list[tuple[dict[str, Any], int, str | None]] = [
     ({"model": "gpt"}, 404, "model"),
     ({"input": []}, 400, "input"),

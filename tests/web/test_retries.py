@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import socket
 from collections.abc import AsyncIterator
@@ -12,8 +13,14 @@ from typing import Any, Self
 import httpx
 import httpx2
 import pytest
+from a2a.client import A2ACardResolver, ClientConfig, ClientFactory
+from a2a.helpers import new_text_message
+from a2a.types import ListTasksRequest, Role, SendMessageRequest, TaskState
 from openai import AsyncOpenAI
 from tests.web.test_browser import Served
+
+from looopy.server.mcp.calls import KEY
+from mcp import Client
 
 
 class Desk(Served):
@@ -167,13 +174,68 @@ async def test_the_openai_sdk_of_python_repeats_its_request_and_the_tool_acts_on
     assert desk.effects == 1
 
 
-async def test_the_openai_sdk_says_yes_twice_and_both_are_heard(desk):
-    """A request that is the same as the one before is no repetition unless the SDK says so."""
-    desk.hold.unlink()
-    async with AsyncOpenAI(base_url=f"{desk.url}/v1", api_key="x") as client:
-        for count, headers in enumerate(({}, {}, {"x-stainless-retry-count": "1"}), 1):
-            done = await client.responses.create(
-                model="looopy", input="act", conversation="c", extra_headers=headers
-            )
-            assert done.output_text == "It is done."
-            assert desk.effects == count  # the response before was delivered
+@pytest.mark.parametrize("killed", [False, True], ids=["cut", "killed"])
+@pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON"])
+async def test_a_message_that_the_a2a_sdk_sends_again_is_one_task(binding, killed, desk):
+    """It names no context. The task of a dead process has failed, and its context continues it."""
+    async with httpx.AsyncClient(timeout=60) as http:
+        card = await A2ACardResolver(http, desk.url).get_agent_card()
+        config = ClientConfig(httpx_client=http, supported_protocol_bindings=[binding])
+        client = ClientFactory(config).create(card)
+        message = new_text_message("act", role=Role.ROLE_USER)
+
+        async def send(message: Any) -> Any:
+            last = None
+            async for one in client.send_message(SendMessageRequest(message=message)):
+                last = one
+            found = await client.list_tasks(ListTasksRequest(history_length=0))
+            return last.task, sorted(TaskState.Name(one.status.state) for one in found.tasks)
+
+        first = asyncio.ensure_future(send(message))
+        await desk.acted()
+        if killed:
+            await desk.restart()
+            with pytest.raises(Exception, match=r"(?i)connection|peer|network"):
+                await first
+        else:
+            first.cancel()
+            [task] = (await client.list_tasks(ListTasksRequest())).tasks
+            await desk.let_end(task.context_id)
+        state = "TASK_STATE_FAILED" if killed else "TASK_STATE_COMPLETED"
+        for _ in range(2):
+            task, states = await send(message)
+            assert states == [state]
+            assert TaskState.Name(task.status.state) == state
+        if killed:
+            more = new_text_message("go on", context_id=task.context_id, role=Role.ROLE_USER)
+            assert (await send(more))[1] == ["TASK_STATE_COMPLETED", state]
+    assert desk.effects == 1
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["cut", "killed"])
+@pytest.mark.parametrize("era", ["auto", "legacy"])
+async def test_a_call_that_the_mcp_sdk_makes_again_acts_once(era, killed, desk):
+    """A client that leaves cancels its call in the newer protocol, and the result says so."""
+
+    async def ask() -> Any:
+        async with Client(f"{desk.url}/mcp", mode=era) as client:
+            return await client.call_tool("ask", {"prompt": "act"}, meta={KEY: "k-1"})
+
+    first = asyncio.ensure_future(ask())
+    await desk.acted()
+    if killed:
+        await desk.restart()
+        with pytest.raises(BaseExceptionGroup):
+            await first
+    else:
+        first.cancel()
+        with contextlib.suppress(asyncio.CancelledError, BaseExceptionGroup):
+            await first
+        async with httpx.AsyncClient(base_url=desk.url) as http:
+            [context] = (await http.get("/contexts")).json()["items"]
+        await desk.let_end(context["context_id"])
+    for _ in range(2):
+        again = (await ask()).structured_content
+        assert again["text"] == ("It is unknown." if killed else again["text"])
+        assert again["outcome"] == ("completed" if killed else again["outcome"])
+    assert desk.effects == 1

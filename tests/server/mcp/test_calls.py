@@ -9,6 +9,7 @@ from tests.server.obedient import build
 
 from looopy import AuthContext, open_stores
 from looopy.server import AgentHost
+from looopy.server.mcp.calls import KEY
 from looopy.server.mcp.serving import Offer, make_server
 from mcp import Client, MCPError
 
@@ -167,3 +168,32 @@ async def test_a_bad_call_gets_a_result_that_says_why(stores, arguments, code, p
         assert (error["code"], error.get("path")) == (code, path)
         with pytest.raises(MCPError):
             await client.call_tool("unknown", {})
+
+
+@ERAS
+async def test_a_call_that_is_made_again_with_its_key_is_one_turn(stores, era):
+    """Also if it names no conversation, and if it asked a person; another prompt is refused."""
+    meta = {KEY: "k-1"}
+    async with connected(stores, era, Person(ALLOW)) as client:
+        first = await client.call_tool("ask", {"prompt": "pay"}, meta=meta)
+        for _ in range(2):
+            again = await client.call_tool("ask", {"prompt": "pay"}, meta=meta)
+            assert said(again) == said(first) | {"turn": said(again)["turn"]}
+            assert again.content == first.content
+        other = await client.call_tool("ask", {"prompt": "read"}, meta=meta)
+        assert other.structured_content["error"]["code"] == "idempotency_conflict"
+        without = await client.call_tool("ask", {"prompt": "read"})
+        assert said(without)["context_id"] != said(first)["context_id"]
+    assert (await stores.state.load(said(first)["context_id"])).turn_count == said(first)["turn"]
+
+
+async def test_answers_that_come_again_show_the_turn_that_they_continued(stores):
+    """A client of the 2026 protocol sends them with the call."""
+    async with connected(stores, "auto", Person()) as client:
+        call = client.session.call_tool
+        asked = await call("ask", {"prompt": "pay"}, allow_input_required=True)
+        more = {"request_state": asked.request_state}
+        more["input_responses"] = dict.fromkeys(asked.input_requests, ALLOW)
+        first, again = [await call("ask", {"prompt": "pay"}, **more) for _ in range(2)]
+        assert said(again) == said(first)
+        assert said(first)["outcome"] == "completed"

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import secrets
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import Any, Final
+from uuid import UUID
 
 from a2a.server.events import Event
 from a2a.types import (
@@ -50,6 +50,7 @@ from looopy.server.a2a.following import Update, ended, updates
 from looopy.server.a2a.push.verbs import PushVerbs
 from looopy.server.a2a.tasks import Chain, TaskReader, place_of
 from looopy.server.codes import code_of
+from looopy.server.repeats import digest
 from looopy.server.site import Site
 from looopy.stores.rules import check_context_id
 from looopy.types.message import UserMessage
@@ -118,7 +119,7 @@ class Verbs:
         said = parts.read(message, most_bytes=self.site.limits.message_bytes)
         if message.task_id:
             return await self._speak(message, said, call)
-        context_id = message.context_id or secrets.token_urlsafe(18)
+        context_id = message.context_id or _context_of(message, call)
         try:
             check_context_id(context_id)
             turn = await self._begin(call, context_id, message, _checked(said), {}, create=True)
@@ -353,6 +354,16 @@ def _checked(said: parts.Said) -> UserMessage:
         return as_user_message(said.message(), may_be_none=False)
     except ValueRefused as error:
         raise parts.invalid(str(error), "/message/parts", "value_refused") from None
+
+
+def _context_of(message: Message, call: Call) -> str:
+    """
+    The context of a message that names none: the same for a message that comes again.
+
+    Two messages to which a client gives one id, which A2A forbids, have contexts of their own.
+    """
+    said = message.SerializeToString(deterministic=True).hex()
+    return str(UUID(digest(call.auth.tenant_id, call.auth.actor_id, said)))
 
 
 def _key(message_id: str) -> str:

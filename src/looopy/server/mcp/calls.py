@@ -4,6 +4,10 @@ A call of the tool as a turn: its arguments, its progress, its questions, its re
 A client of the 2026 protocol gets the questions in the result, and calls again with the answers. So
 the answers may come after a restart, at another process. An older client is asked in the middle of
 the call. A client that cannot ask anybody gets a result that says who has to answer.
+
+The protocol has no id for a call that is made again: request ids are those of a connection. So a
+client that repeats calls names them, in `_meta`. The answers to questions are known by themselves.
+See `looopy.server.repeats`.
 """
 
 from __future__ import annotations
@@ -11,24 +15,36 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, aclosing
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 from mcp.server.context import ServerRequestContext
 
 from looopy.agent.agent import Agent
-from looopy.errors import LooopyError, ValueRefused
+from looopy.errors import ContextNotFound, IdempotencyConflict, LooopyError, ValueRefused
+from looopy.server.chains import last_of, message_of, record_of
 from looopy.server.codes import code_of
 from looopy.server.expiry import while_valid
 from looopy.server.host import AgentHost
 from looopy.server.mcp.forms import answer_in, form_of
 from looopy.server.problems import Problem
+from looopy.server.repeats import Begun, digest
 from looopy.server.spoken import answer_in as spoken_answer
+from looopy.stores.bundle import Stores
+from looopy.stores.pages import messages_of
+from looopy.stores.rules import check_idempotency_key
 from looopy.tools.schema import misfits
 from looopy.types.context import AuthContext
-from looopy.types.event import AgentEvent, ToolExecutionStart, ToolExecutionUpdate, TurnStart
-from looopy.types.message import UserMessage
+from looopy.types.event import (
+    AgentEvent,
+    HistoryCleared,
+    ToolExecutionStart,
+    ToolExecutionUpdate,
+    TurnEnd,
+    TurnStart,
+)
+from looopy.types.message import AssistantMessage, UserMessage
 from looopy.types.result import TurnResult
 from looopy.types.state import AgentStatus, Outcome, PendingKind, PendingRequest, pending_to_json
 from mcp import types
@@ -38,6 +54,9 @@ if TYPE_CHECKING:
 
 _Context = ServerRequestContext[Any, Any]
 ASKS_IN_RESULTS: Final = "2026-07-28"
+KEY: Final = "looopy/idempotencyKey"
+"""The name in `_meta` of the key of a call."""
+
 _SHOWN_CHARS: Final = 120
 _ELICITATION: Final = types.ClientCapabilities(elicitation=types.ElicitationCapability())
 
@@ -116,26 +135,39 @@ class Call:
             prompt = arguments.get("prompt")
             if prompt is not None and self._site is not None:
                 _check_size(prompt, self._site.limits.message_bytes)
+            key = _key_of(params)
             if context_id is None:
-                context_id = params.request_state or (uuid4().hex if prompt else None)
+                context_id = params.request_state or (self._new_name(key) if prompt else None)
             if context_id is None:
                 raise ValueRefused("/prompt: pass a message, or a context_id", path="/prompt")
             new = prompt is not None and params.request_state is None
             async with self._host.agent(context_id, self._auth, create=new) as agent:
-                return await self._turns(agent, prompt, params)
+                return await self._turns(agent, prompt, params, key)
         except LooopyError as error:
             return _refused(context_id, error)
 
     async def _turns(
-        self, agent: Agent, prompt: str | None, params: types.CallToolRequestParams
+        self,
+        agent: Agent,
+        prompt: str | None,
+        params: types.CallToolRequestParams,
+        key: str | None,
     ) -> types.CallToolResult | types.InputRequiredResult:
         await self._progress(f"context_id: {agent.context_id}")
         if agent.state.status is not AgentStatus.BUSY:
             await agent.refresh()
+        stores = self._host.stores_for(self._auth)
+        known = None
+        if key is not None:
+            known = await stores.journal.turn_of_key(agent.context_id, key)
+        if known is not None and (shown := await self._again(agent, *known, prompt)) is not None:
+            return shown
         pending = agent.state.pending
         inputs: Mapping[str, Any] = {}
         message = None if prompt is None else UserMessage(prompt)
-        if params.request_state is not None:  # the call again, with answers
+        if known is not None:  # its process died
+            message, key = None, None
+        elif params.request_state is not None:  # the call again, with answers
             message, inputs = None, _answers(pending, params.input_responses or {})
             if pending and not inputs:
                 return _waiting(agent)
@@ -147,21 +179,60 @@ class Call:
                 return asked
             inputs = asked
         while True:
-            result = await self._turn(agent, message, inputs)
+            result = await self._turn(agent, message, inputs, key)
             if result.outcome is not Outcome.INPUT_REQUIRED:
                 return _result(agent, result)
             asked = await self._ask(agent)
             if not isinstance(asked, Mapping):
                 return asked
-            message, inputs = None, asked
+            message, inputs, key = None, asked, None
+
+    def _new_name(self, key: str | None) -> str:
+        """The context of a call that begins one: the same for a call that comes again."""
+        if key is None:
+            return uuid4().hex
+        auth = self._auth
+        return digest(None if auth is None else [auth.tenant_id, auth.actor_id], key)
+
+    async def _again(
+        self, agent: Agent, number: int, asked_as: str, prompt: str | None
+    ) -> types.CallToolResult | types.InputRequiredResult | None:
+        """What came of the turn that this call began before; `None` if it has to be continued."""
+        stores, name = self._host.stores_for(self._auth), agent.context_id
+        first = await record_of(stores, name, number)
+        if first is None:
+            return None
+        begun = Begun(first, await message_of(stores, name, first), asked_as)
+        if prompt is not None and not begun.says(UserMessage(prompt)):
+            raise IdempotencyConflict(f"/_meta/{KEY.replace('/', '~1')}: it named another prompt")
+        turn = await last_of(stores, name, first)
+        async with aclosing(self._host.events(name, self._auth, after=turn.start_seq - 1)) as log:
+            async for event in log:
+                if said := _said(event):
+                    await self._progress(said)
+                if isinstance(event, TurnEnd | HistoryCleared) and event.turn >= turn.turn:
+                    break
+        state = await agent.refresh()
+        if state.interrupted_turn == turn.turn:
+            return None
+        if state.turn_count == turn.turn and state.pending:
+            asked = await self._ask(agent)
+            return _waiting(agent) if isinstance(asked, Mapping) else asked
+        return await _stored(stores, name, turn.turn)
 
     async def _turn(
-        self, agent: Agent, message: UserMessage | None, inputs: Mapping[str, Any]
+        self,
+        agent: Agent,
+        message: UserMessage | None,
+        inputs: Mapping[str, Any],
+        key: str | None,
     ) -> TurnResult[Any]:
         async with AsyncExitStack() as place:
             if self._site is not None and self._auth is not None:
                 await place.enter_async_context(self._site.turn(self._auth, agent.context_id))
-            stream = agent.execute_turn(message, self._auth, inputs=inputs or None)
+            stream = agent.execute_turn(
+                message, self._auth, inputs=inputs or None, idempotency_key=key
+            )
             try:
                 events = aiter(stream)  # from here on it misses no event
                 await stream.accepted()
@@ -240,6 +311,41 @@ def _said(event: AgentEvent) -> str | None:
 
 def _short(text: str) -> str:
     return text if len(text) <= _SHOWN_CHARS else f"{text[: _SHOWN_CHARS - 3]}..."
+
+
+def _key_of(params: types.CallToolRequestParams) -> str | None:
+    """The key of a call; `None` if it has none, and answers nothing."""
+    if params.request_state is not None:
+        given = params.input_responses or {}
+        told = {name: one.model_dump(mode="json") for name, one in given.items()}
+        return f"mcp-answers:{digest(told)}" if told else None
+    meta: Mapping[str, Any] = dict(params.meta or {})
+    key = meta.get(KEY)
+    if key is not None:
+        check_idempotency_key(key)
+    return key
+
+
+async def _stored(stores: Stores, context_id: str, number: int) -> types.CallToolResult:
+    """The result of a turn that is over, as the store has it."""
+    turn = await record_of(stores, context_id, number)
+    if turn is None or turn.outcome is None:
+        raise ContextNotFound("the context was deleted")
+    text = ""
+    async for one in messages_of(
+        stores, context_id, turn.first_position - 1, include_hidden=True
+    ):
+        if one.position > turn.last_position:
+            break
+        if isinstance(one.message, AssistantMessage):
+            text = one.message.text
+    said: dict[str, Any] = {"context_id": context_id, "turn": number}
+    said |= {"outcome": turn.outcome.value, "text": text}
+    if turn.outcome is Outcome.COMPLETED:
+        return _made(text, said, failed=False)
+    why = turn.stop_reason.value if turn.stop_reason else turn.outcome.value
+    said["error"] = {"code": why, "message": why}
+    return _made(f"The turn ended as {turn.outcome.value}", said, failed=True)
 
 
 def _result(agent: Agent, result: TurnResult[Any]) -> types.CallToolResult:
