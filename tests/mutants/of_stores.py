@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Edit, Mutant, mutant
 
+_REDACTED = "tests/contract/every_store/test_erasure.py::TestRedactionInMemory"
 _FORKS = "tests/contract/every_store/test_forks.py::TestForksOnSQLite"
 _JOURNAL = "tests/contract/every_store/test_journal.py"
 _TYPES = "tests/property/test_wrong_types.py"
@@ -1069,11 +1070,44 @@ MUTANTS = [
     ),
     mutant(
         "a-summary-keeps-a-guest",
-        "what an erased person said stays in a summary, and the model reads it",
-        "looopy.stores.rows.redaction:redacted_summary",
-        'CustomMessage(SUMMARY_ROLE, "", empty, timestamp=message.timestamp)',
-        "message",
-        f"{_ERASURE}::TestRedactionInMemory::test_a_later_summary_is_emptied",
+        "the summary of a conversation still tells what an erased person said",
+        "looopy.stores.rows.redaction:Summaries.redacted",
+        "if not tells:",
+        "if True:",
+        f"{_REDACTED}::test_a_later_summary_is_emptied",
+    ),
+    mutant(
+        "hidden-words-empty-a-summary",
+        "erasing somebody whose turns were rewound empties a summary of others",
+        "looopy.stores.rows.redaction:Summaries.redacted",
+        "for low, high in self._rewound if high < position",
+        "for low, high in self._rewound if False",
+        f"{_REDACTED}::test_turns_of_others_with_the_same_numbers_stay",
+    ),
+    mutant(
+        "tokens-of-the-erased",
+        "the tokens of an answer to an erased person stay, with their probabilities",
+        "looopy.stores.rows.redaction:_redacted",
+        "error_message=None if message.error_message is None else ERASED,",
+        "error_message=None if message.error_message is None else ERASED,"
+        " logprobs=message.logprobs,",
+        f"{_REDACTED}::test_no_part_of_an_answer_repeats_them",
+    ),
+    mutant(
+        "an-id-is-theirs-for-ever",
+        "erasing somebody drops a request of the owner whose call has the same id",
+        "looopy.stores.rows.redaction:Messages.redacted",
+        "self._end(call.id, seq)",
+        "",
+        f"{_REDACTED}::test_turns_of_others_with_the_same_numbers_stay",
+    ),
+    mutant(
+        "everybody-answers-again",
+        "erasing somebody asks the owner again what the owner has answered",
+        "looopy.stores.rows.redaction:redacted_state",
+        "return any(turn > one.turn for turn in turns)",
+        "return True",
+        f"{_REDACTED}::test_an_answer_of_others_stays_and_theirs_is_asked_again",
     ),
     # --- accounts ---
     mutant(

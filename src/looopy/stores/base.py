@@ -643,8 +643,9 @@ class ContextIndex(Protocol):
         Contexts of others in which the actor began a turn stay, and so do the places of all
         messages in them. In that actor's turns, messages, questions and arguments of calls are
         replaced by `[erased]`, and contents of artifacts by nothing; metadata, keys, and messages
-        that wait in the inbox are removed. A later summary is emptied: it may tell of them. What
-        others said about them in their own turns is theirs and stays.
+        that wait in the inbox are removed. So are the results of that actor's calls, wherever they
+        are, and answers to requests that may be that actor's. A later summary is emptied if it may
+        tell of them. What others said about them in their own turns is theirs and stays.
 
         It may be killed or cancelled on the way, and called again to end the work.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -16,11 +17,13 @@ from looopy.stores.rows.events import decode_state
 from looopy.stores.rows.meta import to_us
 from looopy.stores.rows.redaction import (
     Copies,
-    Repeats,
-    redacted_body,
+    Messages,
+    Summaries,
+    TheirTurn,
+    calls_at,
     redacted_event,
     redacted_state,
-    redacted_summary,
+    without_calls,
 )
 from looopy.stores.rules import MAY_FORCE, busy
 from looopy.types.artifact import ArtifactKind, ArtifactStatus
@@ -157,52 +160,65 @@ def _redact(context: StoredContext, turns: Sequence[TurnRecord]) -> Redacted:
     keys = [key for key, (turn, _) in context.keys.items() if turn in numbers]
     for key in keys:
         del context.keys[key]
-    calls: set[str] = set()
-    messages = 0
-    folds = True
-    for place, message in enumerate(context.messages):
-        position = message.position
-        since = bool(turns) and position >= turns[0].first_position
-        empty = redacted_summary(message.body, position) if since else None
-        folds = folds and empty is None
-        if any(one.first_position <= position <= _end(context, one) for one in turns):
-            body, of_it = redacted_body(message.body, position)
-            calls.update(of_it)
-            messages += 1
-            context.messages[place] = message._replace(body=body)
-        elif empty is not None:
-            context.messages[place] = message._replace(body=empty)
-    copies = Copies(numbers)
-    for place, event in enumerate(context.events):
-        if event.type == "artifact_update":
-            copies.read(event.turn, event.body)
-        if event.turn in numbers:
-            body = redacted_event(event.type, event.body)
-            context.events[place] = event._replace(body=body)
+    places = [_place(context, one) for one in turns]
+    first_seq = places[0].start_seq if places else context.last_seq
+    compactions = [e.body for e in context.events if e.type == "compaction" and e.seq > first_seq]
+    told = _empty_summaries(context, Summaries(places, context.rewound), compactions)
+    born = {name: versions[0].artifact.turn for name, versions in context.artifacts.items()}
+    copies = Copies(numbers, born)
+    for event in context.events:
+        if event.type == "artifact_update" and event.seq > first_seq:
+            copies.read(event.seq, event.turn, event.body)
     for artifact_id, version in copies.versions:
         _redact_version(context, artifact_id, version)
-    repeats = Repeats(copies.names)
-    for place, message in enumerate(context.messages):
-        if not turns or message.position < turns[0].first_position:
-            continue
-        if (said := repeats.redacted(message.body, message.position)) is not None:
-            context.messages[place] = message._replace(body=said)
-            messages += message.turn not in numbers
+    messages, position, count = Messages(places, copies), 0, 0
+    while (found := messages.next_range(position, context.last_position)) is not None:
+        for position in range(found[0], found[1] + 1):
+            message = context.messages[position - context.visible_from]
+            body = messages.redacted(position, message.seq, message.body)
+            if body is not None:
+                context.messages[position - context.visible_from] = message._replace(body=body)
+                count += 1
+    for place, event in enumerate(context.events):
+        if any(one.start_seq < event.seq <= one.end_seq for one in places):
+            body = redacted_event(event.type, event.body)
+        else:
+            body = without_calls(event.body, calls_at(messages.late, event.seq))
+        context.events[place] = event._replace(body=body)
     context.turns = [
         replace(one, metadata={}) if one.turn in numbers else one for one in context.turns
     ]
+    calls = {one.call_id for one in messages.late if one.end_seq is None}
     context.state = redacted_state(
-        context.state, numbers, calls, context.turn_count, folds=folds
+        context.state, numbers, calls, context.turn_count, told
     )
     context.raise_epoch()
     context.holder = None
     context.created_at += timedelta(microseconds=1)
     context.version += 1
-    return Redacted(messages, 0, len(keys), sorted(numbers), ())
+    return Redacted(count, 0, len(keys), sorted(numbers), ())
 
 
-def _end(context: StoredContext, turn: TurnRecord) -> int:
-    return context.last_position if turn.end_seq is None else turn.last_position
+def _place(context: StoredContext, turn: TurnRecord) -> TheirTurn:
+    return TheirTurn(
+        turn.turn,
+        max(turn.first_position, context.visible_from),
+        context.last_position if turn.end_seq is None else turn.last_position,
+        turn.start_seq,
+        context.last_seq if turn.end_seq is None else turn.end_seq,
+    )
+
+
+def _empty_summaries(
+    context: StoredContext, summaries: Summaries, compactions: Sequence[str]
+) -> set[int]:
+    for compaction in map(json.loads, compactions):
+        place = compaction["position"] - context.visible_from
+        message = context.messages[place]
+        body = summaries.redacted(compaction, message.body)
+        if body is not None:
+            context.messages[place] = message._replace(body=body)
+    return summaries.told
 
 
 def _redact_version(context: StoredContext, artifact_id: str, version: int) -> None:

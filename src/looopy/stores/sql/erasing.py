@@ -8,22 +8,26 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from looopy.stores import rules as names
 from looopy.stores.artifacts.parts import remove_unnamed
 from looopy.stores.erasing import EMPTY, Erasures, Gone, Redacted, Terms, counted
 from looopy.stores.families import Candidate
 from looopy.stores.log import read_rows
+from looopy.stores.past import decode_rewound
 from looopy.stores.records import EntryKind
 from looopy.stores.rows import events as rows
 from looopy.stores.rows.redaction import (
     Copies,
-    Repeats,
-    redacted_body,
+    LateCall,
+    Messages,
+    Summaries,
+    TheirTurn,
+    calls_at,
     redacted_event,
     redacted_state,
-    redacted_summary,
+    without_calls,
 )
 from looopy.stores.rules import MAY_FORCE, busy
 from looopy.stores.sql import statements as s
@@ -185,23 +189,13 @@ def _counts(key: Mapping[str, Any], head: Head) -> Steps[Counter[str]]:
 # --- redacting -----------------------------------------------------------------------------------
 
 
-class _Turn(NamedTuple):
-    """The place of a turn."""
-
-    turn: int
-    first_position: int
-    last_position: int
-    start_seq: int
-    end_seq: int | None
-
-
 def redact_steps(key: Mapping[str, Any], *, force: bool) -> Steps[Redacted | None]:
     """Take what `actor` said out of some of their turns."""
     head = yield from peek(key, lock=True)
     if head is None or head.owner_actor == key["actor"]:
         return None
     found = yield Query(s.TURNS_OF, {**key, "limit": _TURNS_AT_ONCE})
-    turns = [_Turn(*row) for row in found]
+    turns = [_place(head, *row) for row in found]
     both = {"kind": EntryKind.STEER.value, "other_kind": EntryKind.FOLLOW_UP.value}
     taken = yield Query(s.WITHDRAW, {**key, **both})
     if not (turns or taken):
@@ -210,107 +204,112 @@ def redact_steps(key: Mapping[str, Any], *, force: bool) -> Steps[Redacted | Non
         raise busy(head.open_turn, MAY_FORCE)
     if taken:
         yield Query(s.WITHDRAWN, {**key, "taken": len(taken)})
-    places, calls = yield from _redact_messages(key, head, turns)
-    folds = yield from _empty_summaries(key, turns)
-    keys = 0
-    for one in turns:
-        yield from _redact_events(key, head, one)
-        keys += ((yield Query(s.COUNT_KEYS, {**key, "turn": one.turn})))[0][0]
-        yield Query(s.FORGET_KEYS, {**key, "turn": one.turn})
-        yield Query(s.REDACT_TURN, {**key, "turn": one.turn})
     numbers = {one.turn for one in turns}
-    places |= yield from _redact_artifacts(key, head, turns)
     seq = head.last_seq
     if closing := head.open_turn in numbers:
         seq += 1
         yield from interrupt_turn(key, head, seq)
-    state = redacted_state(head.state, numbers, calls, head.turn_count, folds=folds)
+    count = keys = 0
+    told, calls = set[int](), set[str]()
+    if turns:
+        told = yield from _empty_summaries(key, head, turns)
+        copies = yield from _redact_artifacts(key, head, turns)
+        count, late = yield from _redact_messages(key, head, Messages(turns, copies))
+        yield from _redact_events(key, head, turns, late)
+        calls = {one.call_id for one in late if one.end_seq is None}
+    for one in turns:
+        keys += ((yield Query(s.COUNT_KEYS, {**key, "turn": one.turn})))[0][0]
+        yield Query(s.FORGET_KEYS, {**key, "turn": one.turn})
+        yield Query(s.REDACT_TURN, {**key, "turn": one.turn})
+    state = redacted_state(head.state, numbers, calls, head.turn_count, told)
     written = {**key, "seq": seq, "state": state, "closing": int(closing)}
     yield Query(s.FORGET_WORDS, key)  # the next search adds what is left
     yield Query(s.DELETE_SEARCHED, key)
     yield Query(s.REDACTED, {**written, "birth": names.first_epoch()})
     yield Query(s.UNINDEX, key)
     blobs = sorted(name for (name,) in (yield Query(s.HIDDEN_BLOBS, key)))
-    return Redacted(len(places), len(taken), keys, sorted(numbers), blobs)
+    return Redacted(count, len(taken), keys, sorted(numbers), blobs)
+
+
+def _place(
+    head: Head, turn: int, first_position: int, last_position: int, start: int, end: int | None
+) -> TheirTurn:
+    return TheirTurn(
+        turn,
+        max(first_position, head.visible_from),
+        head.last_position if end is None else last_position,
+        start,
+        head.last_seq if end is None else end,
+    )
+
+
+def _empty_summaries(
+    key: Mapping[str, Any], head: Head, turns: Sequence[TheirTurn]
+) -> Steps[set[int]]:
+    """Empty the summaries that may tell of these turns; their positions."""
+    summaries = Summaries(turns, decode_rewound(head.rewound))
+    for (told,) in (yield Query(s.COMPACTIONS, {**key, "after": turns[0].start_seq})):
+        compaction = json.loads(told)
+        at = {**key, "position": compaction["position"]}
+        ((*_, text),) = yield Query(s.LIST_RANGE, {**at, "after": at["position"] - 1, "limit": 1})
+        body = summaries.redacted(compaction, text)
+        if body is not None:
+            yield Query(s.REDACT_MESSAGE, {**at, "body": body})
+    return summaries.told
 
 
 def _redact_artifacts(
-    key: Mapping[str, Any], head: Head, turns: Sequence[_Turn]
-) -> Steps[set[int]]:
-    """Redact what these turns saved, and what repeats it; the positions of results that did."""
-    if not turns:
-        return set()
-    offset = _random.randrange(2**32, 2**62)
-    copies = Copies({one.turn for one in turns})
+    key: Mapping[str, Any], head: Head, turns: Sequence[TheirTurn]
+) -> Steps[Copies]:
+    """Redact the versions that may repeat what was said in these turns."""
+    born: Any = yield Query(s.BORN_ARTIFACTS, key)
+    copies = Copies({one.turn for one in turns}, dict(born))
     bounds = {"after": turns[0].start_seq, "seq": head.last_seq}
-    for turn, body in (yield Query(s.ARTIFACT_UPDATES, {**key, **bounds})):
-        copies.read(turn, body)
-    for artifact_id, version in copies.versions:
+    for seq, turn, body in (yield Query(s.ARTIFACT_UPDATES, {**key, **bounds})):
+        copies.read(seq, turn, body)
+    offset = _random.randrange(2**32, 2**62)
+    for artifact_id, version in sorted(copies.versions):
         one = {**key, "artifact": artifact_id, "version": version}
         yield Query(s.HIDE_VERSION, {**one, "offset": offset})
         yield Query(s.REDACT_VERSION, {**one, "sha256": EMPTY, "bytes": b""})
-    repeats = Repeats(copies.names)
-    first = turns[0].first_position - 1
-    return (yield from _redact_results(key, repeats, first, head.last_position))
-
-
-def _redact_results(
-    key: Mapping[str, Any], repeats: Repeats, after: int, last: int
-) -> Steps[set[int]]:
-    """Redact results after a position that repeat what is in an artifact; their positions."""
-    redacted: set[int] = set()
-    while repeats.names and after < last:
-        params = {**key, "after": after, "limit": min(_ROWS_AT_ONCE, last - after)}
-        found = yield Query(s.LIST_RANGE, params)
-        for position, *_, text in found:
-            body = repeats.redacted(text, position) if position <= last else None
-            if body not in (None, text):
-                yield Query(s.REDACT_MESSAGE, {**key, "position": position, "body": body})
-                redacted.add(position)
-        after = found[-1][0] if found else last
-    return redacted
+    return copies
 
 
 def _redact_messages(
-    key: Mapping[str, Any], head: Head, turns: Sequence[_Turn]
-) -> Steps[tuple[set[int], set[str]]]:
-    """Redact the messages of these turns; where they are, and the calls in them."""
-    calls: set[str] = set()
-    places: set[int] = set()
-    for one in turns:
-        last = head.last_position if one.end_seq is None else one.last_position
-        after = one.first_position - 1
-        while after < last:
-            params = {**key, "after": after, "limit": min(_ROWS_AT_ONCE, last - after)}
-            found = yield Query(s.LIST_MESSAGES, params)
-            for position, *_, text in found:
-                body, of_it = redacted_body(text, position)
-                calls.update(of_it)
+    key: Mapping[str, Any], head: Head, messages: Messages
+) -> Steps[tuple[int, list[LateCall]]]:
+    """Redact messages, and count them; the calls that had no result at the end of their turn."""
+    position = count = 0
+    while (wanted := messages.next_range(position, head.last_position)) is not None:
+        first, last = wanted
+        limit = min(_ROWS_AT_ONCE, last - first + 1)
+        for position, _, _, seq, text in (
+            yield Query(s.LIST_RANGE, {**key, "after": first - 1, "limit": limit})
+        ):
+            body = messages.redacted(position, seq, text)
+            if body is not None:
                 yield Query(s.REDACT_MESSAGE, {**key, "position": position, "body": body})
-                places.add(position)
-            after = found[-1][0] if found else last
-    return places, calls
+                count += 1
+    return count, messages.late
 
 
-def _empty_summaries(key: Mapping[str, Any], turns: Sequence[_Turn]) -> Steps[bool]:
-    """Empty the summaries made since the first of these turns; false if there was one."""
-    if not turns:
-        return True
-    found = yield Query(s.COMPACTIONS, {**key, "after": turns[0].start_seq})
-    for (told,) in found:
-        position = json.loads(told)["position"]
-        ((*_, text),) = yield Query(s.LIST_MESSAGES, {**key, "after": position - 1, "limit": 1})
-        empty = redacted_summary(text, position)
-        if empty is not None:
-            yield Query(s.REDACT_MESSAGE, {**key, "position": position, "body": empty})
-    return not found
+def _redact_events(
+    key: Mapping[str, Any], head: Head, turns: Sequence[TheirTurn], late: Sequence[LateCall]
+) -> Steps[None]:
+    """Redact the events of these turns, and the arguments of *late* calls in those of others."""
+    for one in turns:
+        params = {**key, "after": one.start_seq, "seq": one.end_seq, "turn": one.turn}
+        for seq, kind, text in (yield Query(s.EVENTS_OF, params)):
+            yield from _redact_event(key, seq, text, redacted_event(kind, text))
+    after = min((one.start_seq for one in late), default=head.last_seq)
+    end = max((one.end_seq or head.last_seq for one in late), default=0)
+    while after < end:
+        found = yield Query(s.LIST_EVENTS, {**key, "after": after, "limit": _ROWS_AT_ONCE})
+        for seq, *_, text in found:
+            yield from _redact_event(key, seq, text, without_calls(text, calls_at(late, seq)))
+        after = found[-1][0] if found else end
 
 
-def _redact_events(key: Mapping[str, Any], head: Head, one: _Turn) -> Steps[None]:
-    """Redact the events of a turn."""
-    last = head.last_seq if one.end_seq is None else one.end_seq
-    params = {**key, "after": one.start_seq, "seq": last, "turn": one.turn}
-    for seq, kind, text in (yield Query(s.EVENTS_OF, params)):
-        body = redacted_event(kind, text)
-        if body != text:
-            yield Query(s.REDACT_EVENT, {**key, "seq": seq, "body": body})
+def _redact_event(key: Mapping[str, Any], seq: int, text: str, body: str) -> Steps[None]:
+    if body != text:
+        yield Query(s.REDACT_EVENT, {**key, "seq": seq, "body": body})

@@ -996,9 +996,10 @@ EVENTS_OF = (
     " AND turn = :turn ORDER BY seq"
 )
 ARTIFACT_UPDATES = (
-    f"SELECT turn, body FROM looopy_events WHERE {_THIS} AND seq > :after AND seq <= :seq"
+    f"SELECT seq, turn, body FROM looopy_events WHERE {_THIS} AND seq > :after AND seq <= :seq"
     " AND type = 'artifact_update' ORDER BY seq"
 )
+BORN_ARTIFACTS = f"SELECT artifact_id, turn FROM looopy_artifacts WHERE {_THIS} AND version = 1"
 COMPACTIONS = (
     f"SELECT body FROM looopy_events WHERE {_THIS} AND seq > :after AND type = 'compaction'"
     " ORDER BY seq"

@@ -35,13 +35,20 @@ from looopy.testing.contracts.turns import (
     record_of,
     refuses,
     said,
+    skip_what_is_left_out,
     starts,
     user,
     waiting_for_approval,
 )
 from looopy.types.artifact import ArtifactKind
 from looopy.types.event import AgentEvent, ArtifactUpdate, InputRequired, TurnError
-from looopy.types.message import AssistantMessage, StopReason, ToolCall, ToolResultMessage
+from looopy.types.message import (
+    AssistantMessage,
+    StopReason,
+    TokenLogprob,
+    ToolCall,
+    ToolResultMessage,
+)
 from looopy.types.state import PendingKind, PendingRequest
 from looopy.types.summary import is_summary, summary_message
 
@@ -281,6 +288,19 @@ class ErasureContract(Contract):
             await stores.contexts.erase(CONTEXT, owner="nul \0")
 
 
+def _asked(turn: int) -> PendingRequest:
+    """A request of a guest's turn."""
+    return PendingRequest(
+        request_id="r1",
+        kind=PendingKind.APPROVAL,
+        tool_name="pay",
+        args={"to": "bobs-words"},
+        tool_call_id="c1",
+        turn=turn,
+        prompt="bobs-words",
+    )
+
+
 async def _guest_turn(stores: Stores, *, close: bool = True) -> Claimed:
     """A turn of Bob in Ann's context, with his words in a row of every kind."""
     claimed = await _turn(stores, actor="bob", words="bobs-words", close=False)
@@ -298,15 +318,7 @@ async def _guest_turn(stores: Stores, *, close: bool = True) -> Claimed:
     await commit(stores, claimed, [update], artifact=write)
     await stores.journal.post(CONTEXT, EntryKind.STEER, user("bobs-words"), actor_id="bob")
     if close:
-        request = PendingRequest(
-            request_id="r1",
-            kind=PendingKind.APPROVAL,
-            tool_name="pay",
-            args={"to": "bobs-words"},
-            tool_call_id="c1",
-            turn=claimed.turn,
-            prompt="bobs-words",
-        )
+        request = _asked(claimed.turn)
         error = TurnError(context_id=CONTEXT, code="c", text="bobs-words", fatal=False)
         asked = InputRequired(context_id=CONTEXT, pending=(request,))
         done = [*finishes(_CALL, "bobs-words"), error, asked, ends(StopReason.INPUT_REQUIRED)]
@@ -495,6 +507,127 @@ class RedactionContract(Contract):
         assert (before.state.summary, record.state.summary) == (8, None)
         texts = [m.text for m in await stores.messages.list(CONTEXT) if is_summary(m)]
         assert texts == ["of ann", ""]
+
+    @pytest.mark.parametrize("gone", ["cleared", "rewound", "forked"])
+    async def test_turns_of_others_with_the_same_numbers_stay(
+        self, stores: Stores, gone: str
+    ) -> None:
+        """Also the results, requests, summaries and artifacts of calls with the same ids."""
+        await _turn(stores)
+        name = CONTEXT
+        if gone == "forked":
+            skip_what_is_left_out(stores, ["journal.fork"])
+            await stores.journal.fork(CONTEXT, "fork")
+            name = "fork"
+        await _guest_turn(stores)
+        if gone == "cleared":
+            await stores.journal.clear(CONTEXT)
+        elif gone == "rewound":
+            skip_what_is_left_out(stores, ["journal.rewind"])
+            claimed = await begin(stores, actor_id="bob", text="bobs-words")
+            await commit(stores, claimed, [said(answer("", _CALL)), ends()], release=True)
+            await stores.journal.rewind(CONTEXT, 2)
+            await stores.artifacts.delete(CONTEXT, "report")
+        claimed = await _turn(stores, name)
+        epoch = (await record_of(stores, name)).epoch
+        told = NewSummary(message=summary_message("of ann", kept=0), epoch=epoch)
+        await stores.journal.compact(name, told)
+        summary = (await record_of(stores, name)).state.summary
+        claimed = await begin(stores, context_id=name, actor_id="ann", text="again")
+        await _saves(stores, claimed, "ann's report", name=name, anew=True)
+        claimed = await begin(stores, context_id=name, actor_id="ann", text="and again")
+        asked = replace(_asked(claimed.turn), tool_call_id=_CALL.id, args={}, prompt="of ann")
+        events: list[AgentEvent] = [said(answer("", _CALL), context_id=name)]
+        events.append(ends(StopReason.INPUT_REQUIRED, context_id=name))
+        state = ContextState(pending=(asked,), summary=summary)
+        await commit(stores, claimed, events, context_id=name, state=state, release=True)
+        before = [await _left(stores, name), await self._all_of(stores, name)]
+        found = await stores.contexts.erase_person("bob")
+        assert found.redacted == {"cleared": 0, "rewound": 5, "forked": 3}[gone]
+        after = [await _left(stores, name), await self._all_of(stores, name)]
+        if gone == "forked":
+            assert after == before
+        shown = await stores.messages.list(name)
+        assert "[erased]" not in repr(shown)
+        assert [m.text for m in shown if is_summary(m)] == ["of ann"]
+        assert await stores.artifacts.load(name, "report") == b"ann's report"
+        record = await record_of(stores, name)
+        assert (record.state.pending, record.state.summary) == ((asked,), summary)
+        assert "bobs-words" not in str(after)
+
+    async def test_no_part_of_an_answer_repeats_them(self, stores: Stores) -> None:
+        """Tokens with their probabilities, thinking, and the provider's name for the answer."""
+        await _turn(stores)
+        claimed = await begin(stores, actor_id="bob", text="bobs-words")
+        told = replace(
+            answer("bobs-words"),
+            response_id="bobs-words",
+            error_message="bobs-words",
+            logprobs=(TokenLogprob("bobs-words", -0.1, ()),),
+        )
+        await commit(stores, claimed, [said(told), ends()], release=True)
+        await stores.contexts.erase_person("bob")
+        assert "bobs-words" not in await self._all_of(stores)
+        message = (await stores.messages.list(CONTEXT))[-1]
+        assert isinstance(message, AssistantMessage)
+        assert (message.model, message.usage) == (told.model, told.usage)
+
+    async def test_a_call_of_theirs_says_nothing_in_a_turn_of_others(
+        self, stores: Stores
+    ) -> None:
+        """It got its result there. What others asked and answered there stays."""
+        await _turn(stores)
+        theirs = replace(_CALL, arguments={"at": "bobs-words"})
+        claimed = await begin(stores, actor_id="bob", text="bobs-words")
+        asked = replace(_asked(claimed.turn), tool_call_id=_CALL.id)
+        waits = InputRequired(context_id=CONTEXT, pending=(asked,))
+        events: list[AgentEvent] = [said(answer("", theirs)), waits]
+        events.append(ends(StopReason.INPUT_REQUIRED))
+        state = ContextState(pending=(asked,))
+        await commit(stores, claimed, events, state=state, release=True)
+        at = claimed.first_position + 1
+        waits = InputRequired(context_id=CONTEXT, pending=(asked,))
+        claimed = await begin(stores, actor_id="ann", text=None)
+        events = [starts(theirs), waits, *finishes(theirs, "bobs-words"), said(answer("of ann"))]
+        events.append(ends())
+        others: dict[str, Any] = {"state": ContextState(), "assistant_position": at}
+        await commit(stores, claimed, events, release=True, **others)
+        await _turn(stores)
+        await stores.contexts.erase_person("bob")
+        assert "bobs-words" not in await self._all_of(stores)
+        texts = [m.text for m in await stores.messages.list(CONTEXT)]
+        assert texts[3:7] == ["[erased]", "", "[erased]", "of ann"]
+        assert "[erased]" not in texts[7:]
+
+    async def test_an_answer_of_others_stays_and_theirs_is_asked_again(
+        self, stores: Stores
+    ) -> None:
+        """An answer that may be theirs came in a later turn than its question."""
+        for turn, actor in enumerate(("ann", "bob", "ann"), 1):
+            claimed = await begin(stores, actor_id=actor)
+            first, second = (replace(_asked(n), request_id=f"r{n}") for n in (1, 3))
+            state = ContextState(answered=[(first, True), (second, True)], resumable=3)
+            over = {"state": state} if turn == 3 else {}
+            await commit(
+                stores, claimed, [ends(StopReason.INTERRUPTED)], release=True, **over
+            )
+        await stores.contexts.erase_person("bob")
+        state = (await record_of(stores)).state
+        assert [one.request_id for one in state.pending] == ["r1"]
+        assert [one.request_id for one, _ in state.answered] == ["r3"]
+        assert state.resumable == 3
+
+    async def test_a_summary_that_cannot_tell_of_them_stays(self, stores: Stores) -> None:
+        """It covers what came before them; the one that was made of it and of them does not."""
+        await _turn(stores)
+        await _guest_turn(stores)
+        for text, kept in (("of ann", 3), ("of all", 0), ("of all and since", 0)):
+            epoch = (await record_of(stores)).epoch
+            new = NewSummary(message=summary_message(text, kept=kept), epoch=epoch)
+            await stores.journal.compact(CONTEXT, new)
+        await stores.contexts.erase_person("bob")
+        texts = [m.text for m in await stores.messages.list(CONTEXT) if is_summary(m)]
+        assert texts == ["of ann", "", ""]
 
     async def test_who_had_it_in_memory_is_told_that_it_is_another(self, stores: Stores) -> None:
         """Neither a claim nor a summary of what they knew is taken."""

@@ -280,7 +280,8 @@ IN_SQLITE = {
         " ORDER BY e.id"
     ),
     s.ARTIFACT_UPDATES: (
-        f"SELECT e.turn, e.body FROM looopy_contexts c JOIN looopy_event_rows e ON {_after('e.id')}"
+        f"SELECT {_place('e.id')}, e.turn, e.body FROM looopy_contexts c"
+        f" JOIN looopy_event_rows e ON {_after('e.id')}"
         f" WHERE {_OWNER} AND {_place('e.id')} <= :seq AND e.type = 'artifact_update' ORDER BY e.id"
     ),
     s.COMPACTIONS: (
