@@ -32,6 +32,7 @@ holds only JSON.
 | `LOOOPY_YES` | `1` agrees to the download of the weights |
 | `LOOOPY_UI_TOKEN` | the token of `looopy serve`, from 16 characters; otherwise it is random |
 | `LOOOPY_PUSH_KEY` | encrypts the receivers of [push notifications](a2a.md#push-notifications) |
+| `LOOOPY_AUTH_KEY` | the application's secret, for [signed archives](archives.md#signed-archives) |
 | `LOOOPY_METRICS_TOKEN` | the token for [`/metrics`](telemetry.md#prometheus) |
 | `LOOOPY_TOKEN` | the token for `--server`; `LOOOPY_UI_TOKEN` does for one on this machine |
 | `LOOOPY_DEBUG` | `1` shows tracebacks and logs |

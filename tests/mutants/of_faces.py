@@ -131,6 +131,7 @@ MUTANTS = [
         "what another process left cannot be continued by an agent that knew the context before",
         "looopy.agent.claim:Claiming._claim",
         "if fresh:\n"
+        "    await self._name_who_was_first(error)\n"
         "    raise\n"
         "known.stale = True  # another process may have left something to continue",
         "raise",

@@ -7,9 +7,55 @@ from tests.mutants.mutant import mutant
 _APPROVALS = "tests/agent/questions/test_approvals.py"
 _ASKING = "tests/agent/questions/test_asking.py"
 _CREDENTIALS = "tests/agent/credentials/test_credentials.py"
+_SECOND = "tests/agent/questions/test_second_person.py"
+_FORGED = "tests/agent/recovery/test_forged_archives.py"
 _SEALING = "tests/unit/auth/test_sealing.py"
 
 MUTANTS = [
+    mutant(
+        "an-approved-call-runs-as-the-approver",
+        "a manager who approves an employee's payment pays it",
+        "looopy.agent.plan:Situation.is_of",
+        "self.last is None or self.is_anonymous or self.last.actor_id == actor_id",
+        "True",
+        f"{_SECOND}::test_an_approved_call_runs_as_the_actor_of_its_turn",
+        f"{_SECOND}::test_a_denied_call_is_answered_in_its_actors_turn",
+        f"{_SECOND}::test_a_credential_of_somebody_else_is_refused",
+    ),
+    mutant(
+        "an-anonymous-call-borrows-an-identity",
+        "the call of a turn without an identity gets that of the person who approved it",
+        "looopy.agent.claim:Claiming._claim",
+        "if plan.anonymous:",
+        "if False:",
+        f"{_SECOND}::test_an_anonymous_turns_call_runs_without_the_approvers_credentials",
+        f"{_SECOND}::test_a_decision_for_an_anonymous_turn_lends_nobody_an_identity",
+    ),
+    mutant(
+        "a-second-decision-counts",
+        "of two people who decide differently, nobody learns who was first",
+        "looopy.agent.decisions:repeated",
+        "said == (made.decision, made.args, made.text, made.actor_id)",
+        "True",
+        f"{_SECOND}::test_a_decision_counts_once",
+    ),
+    mutant(
+        "another-request-of-the-same-id",
+        "a person approves one call, and another one runs, which came under its id meanwhile",
+        "looopy.agent.plan:_refuse_answers",
+        "judged is not None and request != judged",
+        "False",
+        "tests/server/test_deciding.py::test_a_request_is_judged_by_what_it_is_when_it_is_decided",
+    ),
+    mutant(
+        "an-archive-brings-its-own-approval",
+        "a user writes an approval into an archive, and the call runs",
+        "looopy.stores.archive.reading:Checked.restored",
+        "asking_again(self._context.record.state, self._context.record.turn_count)",
+        "self._context.record.state",
+        f"{_FORGED}::test_a_decision_of_an_archive_lets_no_call_run",
+        f"{_FORGED}::test_each_copy_of_an_answered_call_asks",
+    ),
     mutant(
         "approved-as-something-else",
         "a yes to one payment lets another one through",

@@ -298,8 +298,8 @@ MUTANTS = [
         "a-text-stands-in-for-credentials",
         "an approved call runs without the credentials it had, because a text came with the answer",
         "looopy.agent.plan:_planned",
-        "if user_message is not None:\n                raise",
-        "if False:\n                raise",
+        "if plan.run and _had_auth(situation) and not has_auth():",
+        "if plan.run and _had_auth(situation) and not has_auth() and user_message is None:",
         f"{_EXPIRED}::test_an_answer_beside_a_text_needs_fresh_credentials_too",
     ),
     mutant(

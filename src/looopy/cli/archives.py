@@ -5,10 +5,11 @@ Archives of conversations: written to a file or standard output, read from a fil
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Final
 
 from looopy.cli.contexts import existing
 from looopy.cli.paths import default_url, shown_place
@@ -16,9 +17,21 @@ from looopy.cli.render import counted, json_line
 from looopy.cli.terminal import Terminal
 from looopy.errors import ArchiveRefused, ConfigurationError, ContextNotFound, ValueRefused
 from looopy.stores.archive.importing import OWN_OR_TRUST, Source, import_contexts
-from looopy.stores.archive.writing import ArchiveReport, export_contexts, export_to_file
+from looopy.stores.archive.writing import (
+    ArchiveReport,
+    Signature,
+    export_contexts,
+    export_to_file,
+)
 from looopy.stores.bundle import Stores
 
+AUTH_KEY: Final = "LOOOPY_AUTH_KEY"
+_SIGNED: Final = {
+    Signature.VALID: f"signed with {AUTH_KEY}",
+    Signature.NONE: "not signed: anybody can have written it",
+    Signature.INVALID: f"not signed with {AUTH_KEY}: anybody can have written it",
+    Signature.UNCHECKED: f"signed, and not checked: {AUTH_KEY} is not set",
+}
 _PAGE = 200
 _STREAM = "-"
 
@@ -30,18 +43,22 @@ async def write_archive(
     to: str,
     *,
     force: bool,
+    sign: bool = False,
 ) -> int:
     """
     Export conversations: those with these ids, or all of an owner.
 
     Raises:
-        ConfigurationError: There is nothing to export, or no place for it.
+        ConfigurationError: There is nothing to export, no place for it, or no key to sign it with.
         ContextNotFound: One does not exist.
     """
     if bool(context_ids) == (owner is not None):
         raise ConfigurationError("name conversations to export, or --owner ACTOR")
     if to == _STREAM and sys.stdout.isatty():
         raise ConfigurationError("an archive is no text: --to FILE, or send the output elsewhere")
+    key = _key() if sign else None
+    if sign and key is None:
+        raise ConfigurationError(f"--sign needs the application's secret, in {AUTH_KEY}")
     place = url or default_url()
     terminal = Terminal(quiet_out=True)
     async with existing(place) as stores:
@@ -54,12 +71,12 @@ async def write_archive(
             if await stores.state.load(name) is None:
                 raise ContextNotFound(f"there is no conversation {name!r} in {shown_place(place)}")
         if to == _STREAM:
-            async for piece in export_contexts(stores, ids):
+            async for piece in export_contexts(stores, ids, auth_key=key):
                 await asyncio.to_thread(sys.stdout.buffer.write, piece)
             await asyncio.to_thread(sys.stdout.buffer.flush)
             return 0
         try:
-            report = await export_to_file(stores, ids, to, overwrite=force)
+            report = await export_to_file(stores, ids, to, overwrite=force, auth_key=key)
         except FileExistsError:
             raise ConfigurationError(f"{to} exists: --force replaces it") from None
         except OSError as error:
@@ -86,6 +103,7 @@ async def read_archive(
     *,
     new_ids: bool,
     keep_owners: bool,
+    signed_only: bool = False,
     as_json: bool,
 ) -> int:
     """
@@ -105,7 +123,13 @@ async def read_archive(
     async with existing(url or default_url()) as stores:
         try:
             report = await import_contexts(
-                stores, source, new_ids=new_ids or names, owner=owner, keep_owners=keep_owners
+                stores,
+                source,
+                new_ids=new_ids or names,
+                owner=owner,
+                keep_owners=keep_owners,
+                auth_key=_key(),
+                signed_only=signed_only,
             )
         except ArchiveRefused as error:
             raise _in_words_of_ours(error) from None
@@ -115,13 +139,20 @@ async def read_archive(
             {"context_id": one.context_id, "archived_as": one.archived_as}
             for one in report.contexts
         ]
-        terminal.raw_line(json_line({"items": items, "digest": report.digest}))
+        said = {"items": items, "digest": report.digest, "signature": report.signature.value}
+        terminal.raw_line(json_line(said))
         return 0
     for one in report.contexts:
         was = "" if one.archived_as == one.context_id else f"  was {one.archived_as}"
         terminal.line(f"{one.context_id}{was}")
     _tell(terminal, "imported", report)
+    terminal.notice(_SIGNED[report.signature])
     return 0
+
+
+def _key() -> str | None:
+    """The application's secret, from the environment."""
+    return os.environ.get(AUTH_KEY) or None
 
 
 def _source(archive: str) -> Source:

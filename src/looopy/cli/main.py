@@ -345,6 +345,9 @@ def _add_archives(actions: argparse._SubParsersAction[argparse.ArgumentParser]) 
     out.add_argument("--owner", metavar="ACTOR", help="all of this owner")
     out.add_argument("--to", metavar="FILE", required=True, help="- is standard output")
     out.add_argument("--force", action="store_true", help="replace FILE if it exists")
+    out.add_argument(
+        "--sign", action="store_true", help="sign it with the secret in LOOOPY_AUTH_KEY"
+    )
     out.set_defaults(run=_command("archives", "write_archive"))
     into = actions.add_parser(
         "import",
@@ -368,6 +371,11 @@ def _add_archives(actions: argparse._SubParsersAction[argparse.ArgumentParser]) 
         action="store_true",
         help="keep the owners whom the archive names; without it, any other than --owner is"
         " refused",
+    )
+    into.add_argument(
+        "--signed-only",
+        action="store_true",
+        help="refuse an archive that was not signed with the secret in LOOOPY_AUTH_KEY",
     )
     into.add_argument("--json", dest="as_json", action="store_true", help="print one JSON object")
     into.set_defaults(run=_command("archives", "read_archive"))

@@ -32,6 +32,7 @@ from looopy.types.lazy import export as _export
 if TYPE_CHECKING:
     from looopy.stores.archive.importing import import_contexts as import_contexts
     from looopy.stores.archive.writing import ArchiveReport as ArchiveReport
+    from looopy.stores.archive.writing import Signature as Signature
     from looopy.stores.archive.writing import export_contexts as export_contexts
     from looopy.stores.archive.writing import export_to_file as export_to_file
     from looopy.stores.base import ArtifactStore as ArtifactStore
@@ -62,7 +63,7 @@ _export(
     globals(),
     {
         ".archive.importing": ("import_contexts",),
-        ".archive.writing": ("ArchiveReport", "export_contexts", "export_to_file"),
+        ".archive.writing": ("ArchiveReport", "Signature", "export_contexts", "export_to_file"),
         ".base": ("ArtifactStore", "ContextIndex", "Journal", "MessageStore", "StateStore"),
         ".erasing": ("Erased",),
         ".listing": ("ContextPage", "ContextSize"),

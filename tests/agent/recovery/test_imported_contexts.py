@@ -7,7 +7,7 @@ import pytest
 from looopy import Agent, AuthContext, open_stores, tool
 from looopy.stores import MemoryBackend, export_contexts, import_contexts
 from looopy.testing import ScriptedProvider, text, tool_call
-from looopy.types.state import AgentStatus, Outcome
+from looopy.types.state import Outcome
 
 WHO = AuthContext(actor_id="u1")
 
@@ -26,8 +26,8 @@ async def target(postgres):
         yield stores
 
 
-async def test_a_pending_approval_is_answered_after_an_import(sqlite, target):
-    """From SQLite to Postgres: the call runs once, with the arguments that were approved."""
+async def test_a_pending_approval_is_asked_again_after_an_import(sqlite, target):
+    """From SQLite to Postgres: the call runs once, with the arguments that were approved there."""
     paid = []
 
     @tool(needs_approval=True)
@@ -46,14 +46,14 @@ async def test_a_pending_approval_is_answered_after_an_import(sqlite, target):
 
     second = ScriptedProvider([text("done"), text("bye")])
     async with Agent("ada", llm_provider=second, stores=target, tools=[pay]) as agent:
-        assert agent.state.status is AgentStatus.WAITING
-        [request] = agent.state.pending
-        assert request == asked.pending[0]
+        assert (agent.state.pending, agent.state.interrupted_turn) == ((), 2)
+        [request] = (await agent.execute_turn(None, WHO)).pending
+        assert request.args == asked.pending[0].args
         answers = {request.request_id: True}
         result = await agent.execute_turn(None, inputs=answers, auth_context=WHO)
         assert (result.text, paid) == ("done", [9])
         assert (await agent.execute_turn("and now?", auth_context=WHO)).text == "bye"
-        assert agent.state.turn_count == 4
+        assert agent.state.turn_count == 5
     said = [m.text for m in second.requests[-1].messages if m.role == "user"]
     assert said == ["hello", "pay", "and now?"]
 

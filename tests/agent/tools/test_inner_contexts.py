@@ -106,7 +106,7 @@ async def test_a_fork_asks_an_agent_of_its_own(make_agent, memory_stores):
     assert (till.paid, await inner(memory_stores, "ada")) == ([7], [context_id])
 
 
-async def test_an_approval_outlasts_an_import_under_a_new_id(make_agent, memory_stores):
+async def test_an_approval_is_asked_again_after_an_import_under_a_new_id(make_agent, memory_stores):
     """The copy is answered, and pays once; the original waits as before."""
     till = Till()
     await waiting(make_agent, memory_stores, till)
@@ -116,10 +116,10 @@ async def test_an_approval_outlasts_an_import_under_a_new_id(make_agent, memory_
     agent = await make_agent(
         [text("done")], tools=[asks, add], stores=memory_stores, context_id="eve"
     )
-    (request,) = agent.state.pending
+    (request,) = (await agent.execute_turn(None, ADA)).pending
     result = await agent.execute_turn(None, ADA, inputs={request.request_id: True})
     assert (result.text, till.paid) == ("done", [7])
-    for outer, turns in (("ada", 1), ("eve", 2)):
+    for outer, turns in (("ada", 1), ("eve", 3)):
         (context_id,) = await memory_stores.contexts.inner(outer)
         assert [context_id] == await inner(memory_stores, outer)
         assert len(await memory_stores.journal.turns(context_id)) == turns

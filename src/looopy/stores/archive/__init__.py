@@ -11,6 +11,6 @@ it may import `stores`, `types` and `errors`.
 - `writing`: `export_contexts` and `export_to_file`. `reading`: the checks of an archive.
 - `importing`: `import_contexts`, which restores all contexts of an archive at once, or none.
 
-Exports: those three functions and `ArchiveReport`, through `looopy.stores`. Read `format`,
-`writing`, `reading`. Decision 35 says why it is a ZIP.
+Exports: those three functions, `ArchiveReport` and `Signature`, through `looopy.stores`. Read
+`format`, `writing`, `reading`. Decision 35 says why it is a ZIP.
 """

@@ -2,6 +2,7 @@
 The format of an archive: the names of its members, and the JSON of each line, both ways.
 
     manifest.json               format, version, contexts with counts, size and SHA-256 of members
+    signature.json              optional: an HMAC of the manifest, under a key of the application
     contexts/1/context.json     the context: owner, numbers, state, metadata, tags
     contexts/1/turns.jsonl      a turn a line
     contexts/1/events.jsonl     a durable event a line, by `seq`, without a gap
@@ -51,12 +52,14 @@ VERSION: Final = 1
 """Raised by each change that an older looopy cannot read."""
 
 MANIFEST: Final = "manifest.json"
+SIGNATURE: Final = "signature.json"
 CONTEXT, TURNS, EVENTS, INBOX, ARTIFACTS = (
     *("context.json", "turns.jsonl", "events.jsonl"),
     *("inbox.jsonl", "artifacts.jsonl"),
 )
 MOST_MEMBERS: Final = 100_000
 MOST_MANIFEST_BYTES: Final = 32 * 1024 * 1024
+MOST_SIGNATURE_BYTES: Final = 4096
 MOST_LINE_BYTES: Final = MAX_BODY_BYTES + 1024 * 1024
 """A body has at most 16 MiB."""
 
@@ -260,6 +263,16 @@ def context_from_json(data: Any) -> ReadContext:
     decoded = rows.decode_state(dump(state), context_id)
     if json.loads(rows.state_column(decoded)) != state:
         raise refused("state", "no state that looopy writes")
+    for name in ("usage", "charged"):
+        _check_usage(state.get(name, {}), f"/state/{name}")
+    if (decoded.run_us or 0) < 0:
+        raise ValueRefused("a number from 0 is needed", path="/state/run_us")
+    for place, one in enumerate(decoded.held):
+        for name, least in (("origin", 1), ("asked_in", 0)):
+            number = getattr(one, name)
+            if type(number) is not int or not least <= number <= turn_count:
+                where = f"/state/held/{place}/{name}"
+                raise ValueRefused("a turn of the context is needed", path=where)
     for name in ("resumable", "summary"):
         most = turn_count if name == "resumable" else last_position
         if state.get(name) is not None and not 1 <= state[name] <= most:
@@ -285,6 +298,15 @@ def context_from_json(data: Any) -> ReadContext:
     inner_of = _inner_of(given, context_id) if given.has("inner_of") else None
     given.end()
     return ReadContext(record, open_turn, inner_of)
+
+
+def _check_usage(usage: Mapping[str, Any], path: str) -> None:
+    """Refuse a number below 0, which would give a budget more room."""
+    for name, value in usage.items():
+        if isinstance(value, dict):
+            _check_usage(value, f"{path}/{escape(name)}")
+        elif isinstance(value, (int, float)) and value < 0:
+            raise ValueRefused("a number from 0 is needed", path=f"{path}/{escape(name)}")
 
 
 def _inner_of(given: Fields, context_id: str) -> InnerOf:
@@ -385,6 +407,7 @@ def turn_from_json(data: Any, number: int, *, is_open: bool) -> RestoredTurn:
             "ended_at": given.moment("ended_at"),
         }
     usage = given.mapping("usage")
+    _check_usage(usage, "/usage")
     record = TurnRecord(
         turn=number,
         continues=given.or_none(given.whole, "continues", 1, max(number - 1, 1)),

@@ -18,11 +18,16 @@ from collections import defaultdict
 from collections.abc import AsyncIterable, AsyncIterator, Collection, Mapping, Sequence
 from typing import BinaryIO, TypeAlias
 
-from looopy.errors import ValueRefused
+from looopy.errors import ConfigurationError, ValueRefused
 from looopy.stores.archive.container import BLOCK, refuse
-from looopy.stores.archive.format import CONTEXT, MANIFEST
+from looopy.stores.archive.format import CONTEXT, MANIFEST, SIGNATURE
 from looopy.stores.archive.reading import Archive, Checked, Listed
-from looopy.stores.archive.writing import ArchivedContext, ArchiveReport, checked_path
+from looopy.stores.archive.writing import (
+    ArchivedContext,
+    ArchiveReport,
+    Signature,
+    checked_path,
+)
 from looopy.stores.bundle import Stores
 from looopy.stores.inner import linked_in
 from looopy.stores.rules import check_context_id
@@ -42,6 +47,8 @@ async def import_contexts(
     new_ids: bool | Mapping[str, str] = False,
     owner: str | None = None,
     keep_owners: bool = False,
+    auth_key: str | bytes | None = None,
+    signed_only: bool = False,
 ) -> ArchiveReport:
     """
     Import all contexts of an archive, or none.
@@ -56,26 +63,36 @@ async def import_contexts(
             *keep_owners*, an archive that names any other actor is refused.
         keep_owners: Keep owners and actors as the archive names them. An archive can name anybody,
             so do this only with one of your own.
+        auth_key: The application's secret, to see if the archive was signed with it.
+        signed_only: Refuse an archive that was not.
 
     Returns:
-        The contexts with their new ids.
+        The contexts with their new ids, and the `signature` of the archive.
 
     Raises:
-        ArchiveRefused: The archive is truncated, altered, of a newer version, or names another
-            owner. The error names the place.
+        ArchiveRefused: The archive is truncated, altered, of a newer version, names another owner,
+            or has no valid signature although *signed_only* asks for it. The error names the place.
+        ConfigurationError: *auth_key* is too short, or missing beside *signed_only*.
         StoreConflict: A context exists already.
         ValueRefused: A new id is invalid, or names no context of the archive; or *source* has
             another type.
         StoreUnavailable: The store did not answer.
         OSError: The file cannot be read.
 
+    An open call asks again, whether it was answered or not: see `asking_again`.
+
     Whatever it raises, nothing was imported. Leases and idempotency keys are not in an archive: a
     request that is repeated with its key after an import begins a new turn.
     """
     check_actor(owner)
     _renamed(new_ids)
+    if auth_key is None and signed_only:
+        raise ConfigurationError("signed_only=True needs the auth_key of the archive")
     async with _opened(source) as file:
         archive = await asyncio.to_thread(Archive, file)
+        signed = archive.signature(auth_key)
+        if signed_only and signed is not Signature.VALID:
+            raise refuse(f"its signature is {signed}, and only signed ones are imported", SIGNATURE)
         ids = _ids(archive.contexts, new_ids)
         await asyncio.to_thread(archive.check_members)
         checked = []
@@ -103,6 +120,7 @@ async def import_contexts(
         ],
         digest=archive.digest,
         size=size,
+        signature=signed,
     )
 
 

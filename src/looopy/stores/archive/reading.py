@@ -9,6 +9,7 @@ a block of an artifact, in memory. All of it may be called from a thread.
 from __future__ import annotations
 
 import hashlib
+import hmac
 import json
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -16,13 +17,15 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, BinaryIO, NamedTuple
 
+from looopy.auth.sealing import signature
 from looopy.errors import ArchiveRefused, LooopyError, ValueRefused
 from looopy.stores.archive import format as form
 from looopy.stores.archive.container import Member, Reader, refuse
 from looopy.stores.archive.format import Fields, ReadContext, refused
+from looopy.stores.archive.writing import ALGORITHM, Signature
 from looopy.stores.inner import InnerOf
 from looopy.stores.log import StoredEvent, StoredMessage
-from looopy.stores.records import Entry, TurnRecord
+from looopy.stores.records import ContextState, Entry, TurnRecord
 from looopy.stores.rows import events as rows
 from looopy.stores.rows.meta import encode_meta, to_us
 from looopy.stores.rules import check_context_id, checked_rows
@@ -33,8 +36,9 @@ from looopy.stores.snapshot import (
     RestoredVersion,
 )
 from looopy.types.artifact import Artifact, ArtifactKind, ArtifactStatus
-from looopy.types.event import ApprovalDecided, MessageEnd, ToolExecutionEnd
+from looopy.types.event import ApprovalDecided, MessageEnd, ToolExecutionEnd, utc_now
 from looopy.types.message import AssistantMessage, ToolResultMessage
+from looopy.types.state import HeldCall
 from looopy.types.storable import MAX_BODY_BYTES, dump
 
 _MOST_CONTEXT_BYTES = 2 * MAX_BODY_BYTES + 1024 * 1024  # metadata and state
@@ -67,6 +71,7 @@ class Archive:
         self._members = self._reader.members
         manifest = self._member(form.MANIFEST).whole(form.MOST_MANIFEST_BYTES)
         self.digest = hashlib.sha256(manifest).hexdigest()
+        self._manifest = manifest
         with _place(form.MANIFEST):
             given = Fields(form.parse(manifest))
             _check_version(given)
@@ -84,7 +89,8 @@ class Archive:
 
     def check_members(self) -> None:
         """Raise `ArchiveRefused` if a member is missing, or is not in the manifest."""
-        if strangers := self._members.keys() - self._said.keys() - {form.MANIFEST}:
+        apart = {form.MANIFEST, form.SIGNATURE}
+        if strangers := self._members.keys() - self._said.keys() - apart:
             raise refuse(f"{form.MANIFEST} does not name it", min(strangers))
         # First: a manifest of a few bytes may claim billions.
         versions_listed = sum(listed.counts["versions"] for listed in self.contexts)
@@ -112,6 +118,21 @@ class Archive:
             raise refuse(f"{form.MANIFEST} does not name it", name)
         member.check(said)
         return member
+
+    def signature(self, auth_key: str | bytes | None) -> Signature:
+        """See if the archive was signed with *auth_key*; `ArchiveRefused` if nobody could tell."""
+        if form.SIGNATURE not in self._members:
+            return Signature.NONE
+        with _place(form.SIGNATURE):
+            raw = self._member(form.SIGNATURE).whole(form.MOST_SIGNATURE_BYTES)
+            given = Fields(form.parse(raw))
+            algorithm, mac = given.text("algorithm"), given.text("mac")
+            given.end()
+        if auth_key is None:
+            return Signature.UNCHECKED
+        expected = signature(auth_key, self._manifest, option="auth_key")
+        known = algorithm == ALGORITHM and hmac.compare_digest(mac.encode(), expected.encode())
+        return Signature.VALID if known else Signature.INVALID
 
     def unchanged(self) -> None:
         """Refuse a file that was changed since it was opened."""
@@ -200,7 +221,7 @@ class Checked:
                 context is left out: an archive can name anybody's.
             owner: Its owner from now on, unless *keep_owners*.
         """
-        context_id = ids[self.listed.context_id]
+        context_id, now = ids[self.listed.context_id], utc_now()
         link = self.inner_of
         if link is not None:
             outer = ids.get(link.context_id)
@@ -210,15 +231,10 @@ class Checked:
             context_id=context_id,
             open_turn=self._open_turn(),
             owner_actor=self._context.record.owner_actor if keep_owners else owner,
+            state=asking_again(self._context.record.state, self._context.record.turn_count),
+            created_at=min(self._context.record.created_at, now),
+            last_activity=min(self._context.record.last_activity, now),
         )
-        if context_id != self._context.record.context_id:
-            pending = [
-                one
-                if one.auth is None or one.auth.context_id is None
-                else replace(one, auth=replace(one.auth, context_id=context_id))
-                for one in record.state.pending
-            ]
-            record = replace(record, state=replace(record.state, pending=pending))
         return RestoredContext(
             record=record,
             turns=self._read_turns,
@@ -558,6 +574,27 @@ class _LogReader:
             raise refuse(f"the last message is {self._position}, not {last_position}", member)
         if self._ended is not None:
             raise refuse("the message of a tool's result is missing at the end", member)
+
+
+def asking_again(state: ContextState, turn_count: int) -> ContextState:
+    """
+    *state* without the permissions in it: decisions of an archive are history.
+
+    Anybody can write a decision, other arguments, or a tool's private state into a file. And a
+    decision that an archive repeats would count once for each copy. So the open calls stay open,
+    and those that need an answer ask for it when the last turn is continued. A call that was
+    running when its process died has an unknown outcome then.
+    """
+    if not (state.pending or state.answered or state.held):
+        return state
+    held = [
+        HeldCall(tool_call_id=one.tool_call_id, origin=one.origin, asked_in=one.asked_in)
+        for one in state.held
+        if not one.died
+    ]
+    asked_in = max((one.asked_in for one in state.held), default=0)
+    resumable = state.resumable or asked_in or turn_count
+    return replace(state, pending=(), answered=(), held=held, resumable=resumable)
 
 
 class _place:  # noqa: N801 - reads as a word of the language

@@ -23,9 +23,11 @@ from collections.abc import (
     Sequence,
 )
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from looopy.auth.sealing import signature
 from looopy.errors import (
     ArtifactNotFound,
     ContextNotFound,
@@ -45,6 +47,22 @@ _CHUNK = 256 * 1024
 _EVENTS_AT_ONCE = 1_000
 _PAGE_BYTES = 2 * 1024 * 1024  # of messages that are read at once
 _TURNS_AT_ONCE = 500
+
+
+ALGORITHM: Final = "HMAC-SHA-256"
+
+
+class Signature(StrEnum):
+    """
+    If an archive is known to be the application's own.
+
+    A valid signature says who wrote the archive, not that it is the newest: an old one stays valid.
+    """
+
+    VALID = "valid"
+    NONE = "none"
+    INVALID = "invalid"  # of another key, or of an archive that was altered
+    UNCHECKED = "unchecked"  # it has one, and no key was given
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,15 +94,20 @@ class ArchiveReport:
         digest: SHA-256 of the manifest, which names the SHA-256 of every member. The same contexts
             have the same digest in every store.
         size: Bytes of the archive.
+        signature: If the archive is known to be the application's own.
     """
 
     contexts: Sequence[ArchivedContext]
     digest: str
     size: int
+    signature: Signature = Signature.NONE
 
 
 async def export_contexts(
-    stores: Stores, context_ids: str | Iterable[str] | AsyncIterable[str]
+    stores: Stores,
+    context_ids: str | Iterable[str] | AsyncIterable[str],
+    *,
+    auth_key: str | bytes | None = None,
 ) -> AsyncIterator[bytes]:
     """
     Export contexts as the bytes of one archive.
@@ -93,6 +116,7 @@ async def export_contexts(
         stores: Open stores.
         context_ids: One id, or several; each context is exported once, and the contexts of agents
             that work for it follow it.
+        auth_key: The application's secret, as `Agent` takes it: it signs the archive.
 
     Yields:
         The archive in pieces: at most 8 MiB and a little, most of them smaller.
@@ -105,10 +129,11 @@ async def export_contexts(
         LimitExceeded: More than 100,000 members, of which each context has five and each version of
             an artifact one.
         StoreUnavailable: The store did not answer.
+        ConfigurationError: *auth_key* is too short.
 
     Turns may run meanwhile. An open turn is exported as far as it is stored.
     """
-    async with contextlib.aclosing(_Export(stores).run(context_ids)) as pieces:
+    async with contextlib.aclosing(_Export(stores, auth_key).run(context_ids)) as pieces:
         async for piece in pieces:
             yield piece
 
@@ -119,6 +144,7 @@ async def export_to_file(
     path: str | os.PathLike[str],
     *,
     overwrite: bool = False,
+    auth_key: str | bytes | None = None,
 ) -> ArchiveReport:
     """
     Export contexts to a file that only its owner may read (mode 0600).
@@ -128,6 +154,7 @@ async def export_to_file(
     Args:
         path: The file, in a folder that exists.
         overwrite: Replace a file that is there.
+        auth_key: See `export_contexts`.
 
     Raises:
         ValueRefused: No file can have this path.
@@ -140,7 +167,7 @@ async def export_to_file(
     if not overwrite and await asyncio.to_thread(target.exists):
         raise FileExistsError(f"{target} exists already")
     part = target.with_name(f".{target.name}.{os.urandom(4).hex()}.part")
-    export = _Export(stores)
+    export = _Export(stores, auth_key)
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -188,8 +215,16 @@ def _sync(descriptor: int, file: Any) -> None:
 class _Export:
     """One export: its bytes are read from `run`, then its report."""
 
-    def __init__(self, stores: Stores, page_bytes: int = _PAGE_BYTES) -> None:
+    def __init__(
+        self,
+        stores: Stores,
+        auth_key: str | bytes | None = None,
+        page_bytes: int = _PAGE_BYTES,
+    ) -> None:
+        if auth_key is not None:
+            signature(auth_key, b"", option="auth_key")  # a short one is refused before any byte
         self._stores = stores
+        self._auth_key = auth_key
         self._page_bytes = page_bytes
         self._writer = Writer()
         self._contexts: list[dict[str, Any]] = []
@@ -231,6 +266,9 @@ class _Export:
         )
         self._digest = hashlib.sha256(manifest).hexdigest()
         writer.add(form.MANIFEST, manifest)
+        if self._auth_key is not None:
+            mac = signature(self._auth_key, manifest, option="auth_key")
+            writer.add(form.SIGNATURE, form.pretty({"algorithm": ALGORITHM, "mac": mac}))
         writer.close()
         yield self._take()
 
@@ -243,7 +281,10 @@ class _Export:
             )
             for one in self._contexts
         ]
-        return ArchiveReport(contexts=found, digest=self._digest, size=self._size)
+        signed = Signature.NONE if self._auth_key is None else Signature.VALID
+        return ArchiveReport(
+            contexts=found, digest=self._digest, size=self._size, signature=signed
+        )
 
     def _take(self) -> bytes:
         found = self._writer.take()

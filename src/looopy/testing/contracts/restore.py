@@ -15,7 +15,6 @@ from looopy.stores.records import ContextState, EntryKind, NewSummary
 from looopy.stores.snapshot import RestoredContext, RestoredMessage
 from looopy.testing.contracts.turns import (
     CONTEXT,
-    WHEN,
     Contract,
     a_turn,
     answer,
@@ -33,20 +32,10 @@ from looopy.testing.contracts.turns import (
 from looopy.types.artifact import ArtifactStatus
 from looopy.types.event import AgentEvent, MessageEnd, TurnEnd
 from looopy.types.message import StopReason, ToolCall
-from looopy.types.state import PendingKind, PendingRequest
 from looopy.types.summary import summary_message
 
 _CALL = ToolCall("c1", "add", {"a": 1, "text": "h\u00e9 \U0001f600"})
 _LARGE = bytes(range(256)) * 1200
-_PENDING = PendingRequest(
-    request_id="r1",
-    kind=PendingKind.APPROVAL,
-    tool_name="add",
-    args={"a": 1},
-    tool_call_id="c1",
-    turn=2,
-    expires_at=WHEN,
-)
 
 
 async def fill(stores: Stores, context_id: str = CONTEXT) -> None:
@@ -56,8 +45,8 @@ async def fill(stores: Stores, context_id: str = CONTEXT) -> None:
     asked: list[AgentEvent] = [said(answer("I add", _CALL), **at), starts(_CALL, **at)]
     await commit(stores, claimed, asked, **at)
     await commit(stores, claimed, finishes(_CALL, "2", **at), **at)
-    state = ContextState(pending=(_PENDING,), run_us=7, resumable=1)
-    end: list[AgentEvent] = [said(answer("2"), **at), ends(StopReason.INPUT_REQUIRED, **at)]
+    state = ContextState(needs_auth=True, run_us=7, resumable=1)
+    end: list[AgentEvent] = [said(answer("2"), **at), ends(StopReason.AUTH_REQUIRED, **at)]
     await commit(stores, claimed, end, state=state, release=True, **at)
     await stores.messages.append(context_id, [user("from outside"), answer("yes")])
     record = await record_of(stores, context_id)
