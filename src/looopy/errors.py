@@ -42,7 +42,8 @@ Every exception looopy raises, in one tree: catch wide or narrow.
       LimitExceeded             .limit .value
         BudgetExceeded          .resets_at .waits   of an owner or tenant, for a day or month
       ConfigurationError        says what to install, set or change
-        MissingExtra  MissingKey  UnknownModel  InvalidTool
+        MissingExtra            .extras .command
+        MissingKey  UnknownModel  InvalidTool
         InvalidSkill            .file .field
         FactoryFailed           .context_id   of an AgentHost
 
@@ -53,6 +54,7 @@ Every error survives pickling, facts included. No message ever holds a credentia
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -359,7 +361,73 @@ class ConfigurationError(LooopyError):
 
 
 class MissingExtra(ConfigurationError):
-    """An optional dependency is not installed."""
+    """
+    An optional dependency is not installed.
+
+    `extras`: the extras of looopy that are missing; `command`: installs their packages into this
+    environment. It is the last part of the message.
+    """
+
+    extras: tuple[str, ...] = ()
+    command: str = ""
+
+
+def missing_extra(reason: str, *extras: str) -> MissingExtra:
+    """The error of a part that needs *extras* for *reason*, with the command for them."""
+    command = how_to_install(*extras)
+    return MissingExtra(f"{reason}: {command}", extras=extras, command=command)
+
+
+def how_to_install(*extras: str) -> str:
+    """
+    The command that installs the packages of *extras* into the environment of this process.
+
+    It names these packages and never `looopy`: no index has that name, so whoever registered it
+    would get its users. In a clone that uv runs, it names the extras.
+    """
+    import json
+    import os
+    import shutil
+    import sys
+    from importlib.metadata import PackageNotFoundError, distribution
+    from importlib.util import find_spec
+    from pathlib import Path
+    from urllib.parse import urlsplit
+    from urllib.request import url2pathname
+
+    try:
+        looopy = distribution("looopy")
+    except PackageNotFoundError:  # its folder is on the path, and tells no versions
+        return f"install what pyproject.toml lists under {', '.join(extras)}"
+    environment = Path(sys.prefix)
+    home = environment.parent
+    uv = "uv" if shutil.which("uv") else os.environ.get("UV")  # which `uv run` sets
+    # PEP 610: where it was installed from, unless that was an index
+    origin = json.loads(looopy.read_text("direct_url.json") or "{}")
+    source = urlsplit(origin.get("url", ""))
+    if "dir_info" in origin and Path(url2pathname(source.path)) == home:
+        program = uv or ".uv/bin/uv"  # where the README puts it
+        return " ".join([program, "sync", "--inexact", *(f"--extra {name}" for name in extras)])
+    packages = " ".join(f'"{one}"' for one in _packages_of(looopy.requires or [], extras))
+    if uv and (home / "uv.lock").exists():
+        return f"{uv} add {packages}"
+    if find_spec("pip") is not None:
+        return f'"{sys.executable}" -m pip install {packages}'
+    if uv:
+        return f'{uv} pip install --python "{environment}" {packages}'
+    pip = f'"{sys.executable}" -m'
+    return f"{pip} ensurepip && {pip} pip install {packages}"
+
+
+def _packages_of(requirements: Sequence[str], extras: Iterable[str]) -> list[str]:
+    """The requirements of *extras*, such as `asyncpg>=0.31`, each of them once."""
+    found: dict[str, None] = {}
+    for extra in extras:
+        for requirement in requirements:
+            package, _, marker = requirement.partition(";")
+            if f"extra == '{extra}'" in marker.replace('"', "'"):
+                found[package.strip()] = None
+    return list(found)
 
 
 class MissingKey(ConfigurationError):

@@ -14,6 +14,7 @@ from tests.wire.fake_openai import refuses
 
 from looopy.cli.models import list_models
 from looopy.cli.paths import data_folder
+from looopy.errors import how_to_install
 from looopy.llm.price_list import PriceList
 from looopy.stores import open_stores
 from looopy.stores.sql.statements import HEAD
@@ -359,7 +360,7 @@ async def test_models_tells_the_choice_and_the_embedded_ones(looopy):
     [
         ("installed", True, ". They are old: upgrade genai-prices"),
         ("fetched", True, ". They are old: fetch it again"),
-        (None, None, 'Prices: unknown, and so are costs: pip install "looopy[prices]"'),
+        (None, None, f"Prices: unknown, and so are costs: {how_to_install('prices')}"),
         (None, True, "costs: genai-prices cannot be used, and the log says why"),
     ],
     ids=["old", "old and fetched", "without the extra", "damaged"],

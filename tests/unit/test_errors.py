@@ -1,7 +1,13 @@
 """The tree of errors is part of the public surface: shape, facts and pickling are pinned."""
 
 import copy
+import importlib.metadata
+import json
 import pickle
+import subprocess
+import sys
+from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -28,7 +34,7 @@ LooopyError
     FactoryFailed context_id=None
     InvalidSkill file=None field=None
     InvalidTool
-    MissingExtra
+    MissingExtra extras=() command=
     MissingKey
     UnknownModel
   LLMError provider=None model=None retryable=False unbilled=False
@@ -125,3 +131,83 @@ def test_not_found_is_also_a_key_error_with_a_plain_message():
     error = errors.ContextNotFound("no context 'ada'")
     assert isinstance(error, KeyError)
     assert str(error) == "no context 'ada'"
+
+
+METADATA = """Metadata-Version: 2.4
+Name: looopy
+Version: 0.0.1
+Requires-Dist: pydantic>=2
+Requires-Dist: asyncpg>=0.31; extra == 'postgres'
+Requires-Dist: psycopg[binary]<4,>=3.2; extra == "postgres"
+Requires-Dist: joserfc>=1.6; extra == 'auth'
+"""
+PACKAGES = '"asyncpg>=0.31" "psycopg[binary]<4,>=3.2" "joserfc>=1.6"'
+
+
+@pytest.fixture
+def advice(tmp_path):
+    """What a new environment under `tmp_path` is told, which has looopy from *origin*."""
+
+    def ask(origin=None, *, pip=False, uv=False):
+        made = tmp_path / ".venv"
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", made], check=True)
+        (site,) = made.glob("lib/python*/site-packages")
+        looopy = site / "looopy-0.0.1.dist-info"
+        looopy.mkdir()
+        (looopy / "METADATA").write_text(METADATA)
+        if origin is not None:
+            (looopy / "direct_url.json").write_text(json.dumps(origin))
+        (site / "errors_of_looopy.py").write_bytes(Path(errors.__file__).read_bytes())
+        if pip:
+            (site / "pip.py").touch()
+        programs = tmp_path / "programs"
+        programs.mkdir()
+        if uv:
+            (programs / "uv").symlink_to("/bin/true")
+        code = "import errors_of_looopy as e; print(e.how_to_install('postgres', 'auth'))"
+        python = made / "bin" / "python"
+        env = {"PATH": str(programs)}
+        told = subprocess.run([python, "-I", "-c", code], env=env, capture_output=True, check=True)
+        return told.stdout.decode().strip(), python
+
+    return ask
+
+
+@pytest.mark.parametrize("uv", [True, False])
+def test_a_missing_extra_of_a_clone_is_synced(tmp_path, advice, uv):
+    """Beside the extras that are there, by the uv on the path or the one of the README."""
+    told, _ = advice({"url": tmp_path.as_uri(), "dir_info": {"editable": True}}, uv=uv)
+    program = "uv" if uv else ".uv/bin/uv"
+    assert told == f"{program} sync --inexact --extra postgres --extra auth"
+
+
+def test_a_missing_extra_of_a_project_is_added_by_its_packages(tmp_path, advice):
+    """Wherever the project has looopy from; a later `uv sync` keeps them."""
+    (tmp_path / "uv.lock").touch()
+    told, _ = advice({"url": "file:///clone", "dir_info": {"editable": True}}, pip=True, uv=True)
+    assert told == f"uv add {PACKAGES}"
+
+
+@pytest.mark.parametrize("pip", [True, False])
+def test_a_missing_extra_without_uv_is_installed_by_pip(advice, pip):
+    """By the interpreter that misses it; one without pip gets that first."""
+    told, python = advice(pip=pip)
+    first = "" if pip else f'"{python}" -m ensurepip && '
+    assert told == f'{first}"{python}" -m pip install {PACKAGES}'
+
+
+def test_a_missing_extra_of_an_environment_of_uv_is_installed_by_uv(tmp_path, advice):
+    """Into that environment, whichever is active."""
+    wheel = {"url": "file:///looopy-0.0.1-py3-none-any.whl", "archive_info": {}}
+    told, _ = advice(wheel, uv=True)
+    assert told == f'uv pip install --python "{tmp_path / ".venv"}" {PACKAGES}'
+
+
+def test_a_missing_extra_of_a_bare_tree_names_its_list(monkeypatch):
+    """A tree on the path has no metadata to read."""
+    monkeypatch.setattr(importlib.metadata, "distribution", Mock(side_effect=_not_installed))
+    assert errors.how_to_install("auth") == "install what pyproject.toml lists under auth"
+
+
+def _not_installed(name):
+    raise importlib.metadata.PackageNotFoundError(name)

@@ -11,7 +11,7 @@ from tests.wire.fake_openai import HOLD, Answer
 from tests.wire.three import APIS, half, last_event, refuses, says, serving
 
 from looopy import Agent, Budget, LoopConfig, RetryPolicy, open_stores, tool
-from looopy.errors import ConfigurationError
+from looopy.errors import ConfigurationError, how_to_install
 from looopy.llm.prices import Prices
 from looopy.stores.spending import NOTHING, Amount, account_of
 from looopy.stores.usage import sum_usage
@@ -86,7 +86,7 @@ async def test_no_agent_starts_whose_budget_would_be_ignored(api, limit, where):
         agent = Agent("ada", llm_provider=made, loop_config=config)
         with pytest.raises(ConfigurationError, match=r"price_as.*unknown_cost") as refused:
             await agent.start()
-        assert "looopy[prices]" in str(refused.value)
+        assert how_to_install("prices") in str(refused.value)
         await agent.shutdown()
         assert server.received == []
         told = LoopConfig(budget=Budget(**{limit: 1.0}, unknown_cost="ignore"))

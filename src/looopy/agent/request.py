@@ -13,7 +13,7 @@ from looopy.agent.broadcast import Subscribers
 from looopy.agent.buffer import BufferedTurn
 from looopy.agent.context import Known
 from looopy.auth.sealing import KeyRing
-from looopy.errors import AccessDenied, ConfigurationError, ValueRefused
+from looopy.errors import AccessDenied, ConfigurationError, ValueRefused, how_to_install
 from looopy.llm.provider import LLMProvider
 from looopy.loop.incoming import as_user_message
 from looopy.loop.output import OutputType, output_type_of
@@ -155,9 +155,9 @@ def refuse_unpriced(provider: object, budget: Budget) -> None:
     """Raise `ConfigurationError` for a budget of money if *provider* has no known price."""
     if budget.limits_money and budget.unknown_cost != "ignore":
         raise ConfigurationError(
-            f"the budget limits dollars, and the price of {provider!r} is not known: install"
-            ' "looopy[prices]", name its prices with price_as, or count its calls as nothing with'
-            ' Budget(unknown_cost="ignore")'
+            f"the budget limits dollars, and the price of {provider!r} is not known: name its"
+            ' prices with price_as, count its calls as nothing with Budget(unknown_cost="ignore"),'
+            f" or install prices: {how_to_install('prices')}"
         )
 
 

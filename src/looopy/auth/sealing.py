@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from looopy.errors import ConfigurationError, MissingExtra, ValueRefused
+from looopy.errors import ConfigurationError, ValueRefused, missing_extra
 from looopy.types.storable import MAX_DEPTH, is_within_levels
 
 if TYPE_CHECKING:
@@ -323,6 +323,4 @@ def _jose() -> _Jose:
     try:
         return _Jose()
     except ImportError:
-        raise MissingExtra(
-            'encrypted credentials need the joserfc package: pip install "looopy[auth]"'
-        ) from None
+        raise missing_extra("encrypted credentials need the joserfc package", "auth") from None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from looopy.cli.factories import load_factory
 from looopy.cli.paths import default_url, make_data_folder
 from looopy.cli.protocol import protocol_streams
-from looopy.errors import MissingExtra
+from looopy.errors import missing_extra
 from looopy.stores.opening import open_stores
 from looopy.types.context import AuthContext
 
@@ -59,9 +59,7 @@ async def _serve(
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "acp":
             raise
-        raise MissingExtra(
-            "looopy acp needs the Agent Client Protocol: pip install 'looopy[acp]'"
-        ) from None
+        raise missing_extra("looopy acp needs the Agent Client Protocol", "acp") from None
     from looopy.server.host import AgentHost
 
     made = load_factory(name)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from looopy.cli.factories import load_factory
 from looopy.cli.paths import default_url, make_data_folder
 from looopy.cli.protocol import protocol_streams
-from looopy.errors import ConfigurationError, MissingExtra
+from looopy.errors import ConfigurationError, missing_extra
 from looopy.stores.opening import open_stores
 from looopy.types.context import AuthContext
 
@@ -63,7 +63,7 @@ async def _serve(
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "mcp":
             raise
-        raise MissingExtra("looopy mcp needs the SDK of MCP: pip install 'looopy[mcp]'") from None
+        raise missing_extra("looopy mcp needs the SDK of MCP", "mcp") from None
     from looopy.server.host import AgentHost
 
     made = [load_factory(one) for one in names]

@@ -6,6 +6,7 @@ import os
 from importlib.util import find_spec
 
 from looopy.cli.terminal import Terminal
+from looopy.errors import how_to_install
 from looopy.llm.local import catalogue, is_cached
 from looopy.llm.local.catalogue import human_size
 from looopy.llm.price_list import price_list
@@ -30,7 +31,7 @@ def list_models() -> int:
 def _prices() -> str:
     used = price_list()
     if used is None and find_spec("genai_prices") is None:
-        return 'unknown, and so are costs: pip install "looopy[prices]"'
+        return f"unknown, and so are costs: {how_to_install('prices')}"
     if used is None:
         return "unknown, and so are costs: genai-prices cannot be used, and the log says why"
     if not used.is_old:

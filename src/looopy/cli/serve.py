@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from looopy.cli.factories import load_factory, load_function
 from looopy.cli.paths import default_url, make_data_folder, shown_place
 from looopy.cli.terminal import Terminal, log_lines
-from looopy.errors import ConfigurationError, MissingExtra
+from looopy.errors import ConfigurationError, MissingExtra, missing_extra
 from looopy.stores.opening import open_stores
 from looopy.telemetry.exporters import start_exporters
 from looopy.telemetry.logs import log_json_lines
@@ -87,9 +87,7 @@ async def serve(
         from looopy.server.connections import raise_file_limit
         from looopy.server.guard import LOOPBACK
     except ModuleNotFoundError as error:
-        raise MissingExtra(
-            f"looopy serve needs {error.name}: pip install 'looopy[server]'"
-        ) from error
+        raise missing_extra(f"looopy serve needs {error.name}", "server") from error
     from looopy.server.host import AgentHost
 
     public = not _is_loopback(host)

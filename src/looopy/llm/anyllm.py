@@ -17,7 +17,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from looopy.errors import LLMError, LLMUnavailable, MissingExtra, UnknownModel
+from looopy.errors import LLMError, LLMUnavailable, UnknownModel, missing_extra
 from looopy.llm.accumulate import Accumulator
 from looopy.llm.documents import warn_of_citations
 from looopy.llm.failures import failure_of, redact
@@ -71,10 +71,8 @@ class AnyLLMProvider:
                 " AnyLLMProvider('mistral:mistral-small')"
             )
         if find_spec("any_llm") is None:
-            raise MissingExtra(
-                'this model needs the any-llm package: pip install "looopy[any-llm]", and what'
-                f' any-llm needs for it: pip install "any-llm-sdk[{self.name}]"'
-            )
+            needed = f'the any-llm package, and the packages of its extra "{self.name}"'
+            raise missing_extra(f"this model needs {needed}", "any-llm")
         self.structured_output = structured_output
         self.window_tokens = window_tokens
         self._api_key = api_key

@@ -300,8 +300,8 @@ def _imported() -> Any:
     except ImportError as error:
         raise MissingExtra(
             "PipyProvider needs pipy-ai, which is on no package index: install it from its"
-            " repository, or pass the module or a stream function; looopy[openai] and"
-            " looopy[anthropic] reach the same models without it"
+            " repository, or pass the module or a stream function; OpenAIProvider and"
+            " AnthropicProvider reach the same models without it"
         ) from error
 
 

@@ -1,7 +1,7 @@
 """
 The cost of a model call, and the size of the model's window, from the data package genai-prices.
 
-The package is optional (`pip install "looopy[prices]"`), takes half a second to load and calls no
+The package is optional (the extra `prices`), takes half a second to load and calls no
 server: it is loaded in a thread when a provider is prepared. Without it, and for a model it does
 not know, tokens are counted and the cost is `None`: a wrong price is worse than no price.
 

@@ -28,13 +28,7 @@ from typing import Any, ClassVar, Protocol, TypeAlias
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
-from looopy.errors import (
-    InvalidLLMResponse,
-    LLMError,
-    LLMUnavailable,
-    MissingExtra,
-    MissingKey,
-)
+from looopy.errors import InvalidLLMResponse, LLMError, LLMUnavailable, MissingKey, missing_extra
 from looopy.llm.accumulate import Accumulator
 from looopy.llm.failures import failure_of, redact
 from looopy.llm.logprobs import wanted, warn_of_missing
@@ -122,9 +116,7 @@ class SDKProvider:
         connect_timeout_s: float,
     ) -> None:
         if find_spec(self.package) is None:
-            raise MissingExtra(
-                f'this model needs the {self.package} package: pip install "looopy[{self.package}]"'
-            )
+            raise missing_extra(f"this model needs the {self.package} package", self.package)
         self.model = model
         self.name = name
         self.base_url = base_url

@@ -28,8 +28,8 @@ from looopy.errors import (
     ConfigurationError,
     LimitExceeded,
     LooopyError,
-    MissingExtra,
     ValueRefused,
+    missing_extra,
 )
 from looopy.server.codes import error_of
 from looopy.stores.codec import event_from_json
@@ -40,7 +40,7 @@ from looopy.types.storable import check
 try:
     import httpx
 except ModuleNotFoundError as _error:
-    raise MissingExtra("a client of a server needs httpx: pip install 'looopy[client]'") from _error
+    raise missing_extra("a client of a server needs httpx", "client") from _error
 
 _CONNECT_S: Final = 10.0
 _ANSWER_S: Final = 90.0  # a turn may wait in line for the one that runs

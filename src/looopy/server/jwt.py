@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 from starlette.requests import Request
 
-from looopy.errors import ConfigurationError, MissingExtra
+from looopy.errors import ConfigurationError, missing_extra
 from looopy.server.auth import bearer_token
 from looopy.server.problems import Problem
 from looopy.types.context import AuthContext
@@ -278,6 +278,4 @@ def _need_joserfc() -> None:
     try:
         import joserfc  # noqa: F401 - to see that it is there
     except ImportError as error:
-        raise MissingExtra(
-            'JwtBearer needs joserfc: pip install "looopy[server,auth]"'
-        ) from error
+        raise missing_extra("JwtBearer needs joserfc", "auth") from error

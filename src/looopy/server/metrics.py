@@ -48,7 +48,9 @@ def metrics_routes(site: Site, readers: Authenticate | None) -> Sequence[BaseRou
             from prometheus_client import REGISTRY, exposition
         except ModuleNotFoundError:
             raise Problem(
-                "the server has no metrics: it needs looopy[otel]", status=404, code="not_found"
+                "the server has no metrics: it was installed without the extra otel",
+                status=404,
+                code="not_found",
             ) from None
         encode, content_type = exposition.choose_encoder(request.headers.get("accept", ""))
         # In a thread: it collects all instruments, under a lock.

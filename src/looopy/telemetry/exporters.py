@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from looopy.errors import ConfigurationError, MissingExtra
+from looopy.errors import ConfigurationError, missing_extra
 from looopy.telemetry.process import process_name
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def start_exporters() -> Callable[[], None]:
         return lambda: None
     if find_spec("opentelemetry") is None or find_spec("opentelemetry.sdk") is None:
         if traces or pushes:
-            raise MissingExtra(f"{_ENDPOINT} is set, and needs: pip install 'looopy[otel]'")
+            raise missing_extra(f"{_ENDPOINT} is set, and needs OpenTelemetry's SDK", "otel")
         return lambda: None
     shutdowns: list[Callable[[], object]] = []
     if traces:

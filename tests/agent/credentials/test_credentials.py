@@ -14,7 +14,13 @@ from tests.agent.kit import assert_whole, collect
 
 from looopy import Agent, AuthContext, ToolContext, tool
 from looopy.auth import AuthRequest, Pkce, encrypt_credential
-from looopy.errors import ConfigurationError, IdempotencyConflict, InputNotFound, ValueRefused
+from looopy.errors import (
+    ConfigurationError,
+    IdempotencyConflict,
+    InputNotFound,
+    ValueRefused,
+    how_to_install,
+)
 from looopy.testing import text, tool_call
 from looopy.tools import Ask, NeedsInput
 from looopy.types.event import event_to_json
@@ -374,5 +380,5 @@ async def test_without_the_extra_the_tool_fails_and_says_what_to_install(
     agent = await make_agent([tool_call("push"), text("ok")], tools=TOOLS, stores=stores)
     result = await agent.execute_turn("go")
     assert (result.text, result.pending) == ("ok", ())
-    assert 'pip install "looopy[auth]"' in told(result.messages)[0]
+    assert how_to_install("auth") in told(result.messages)[0]
     await assert_whole(stores)

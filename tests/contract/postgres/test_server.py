@@ -25,6 +25,7 @@ from looopy.errors import (
     StorageFull,
     StoreConflict,
     StoreUnavailable,
+    how_to_install,
 )
 from looopy.stores import open_stores
 from looopy.stores.bells import Bells
@@ -833,7 +834,7 @@ except MissingExtra as error:
     print(error)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "pip install 'looopy[postgres]'" in done.stdout
+    assert done.stdout.endswith(f": {how_to_install('postgres')}\n")
     assert issubclass(MissingExtra, ConfigurationError)
 
 

@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from looopy.errors import MissingExtra, MissingKey, UnknownModel
+from looopy.errors import MissingExtra, MissingKey, UnknownModel, how_to_install
 from looopy.llm.provider import LLMProvider
 from looopy.llm.resolve import FORMS, pick_default, resolve_provider
 from looopy.testing import ScriptedProvider, text
@@ -159,11 +159,14 @@ def test_what_does_not_stream_is_no_model(thing):
 def test_a_missing_sdk_names_the_command(monkeypatch):
     """The extra is missed when the provider is made, not within a turn."""
     monkeypatch.setattr("looopy.llm.sdk.find_spec", lambda _: None)
-    with pytest.raises(MissingExtra, match=r'pip install "looopy\[openai\]"'):
-        resolve_provider("ollama/llama3.2")
-    monkeypatch.setattr("looopy.llm.sdk.find_spec", lambda _: None)
-    with pytest.raises(MissingExtra, match=r'pip install "looopy\[anthropic\]"'):
-        resolve_provider("anthropic/claude-sonnet-5-5")
+    for model, extra in (
+        ("ollama/llama3.2", "openai"),
+        ("anthropic/claude-sonnet-5-5", "anthropic"),
+    ):
+        with pytest.raises(MissingExtra) as missing:
+            resolve_provider(model)
+        assert missing.value.extras == (extra,)
+        assert str(missing.value).endswith(f": {how_to_install(extra)}")
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, TypeVar
 
-from looopy.errors import ConfigurationError, LLMUnavailable, LooopyError, MissingExtra
+from looopy.errors import (
+    ConfigurationError,
+    LLMUnavailable,
+    LooopyError,
+    MissingExtra,
+    missing_extra,
+)
 from looopy.llm.local.processor import explain_missing_instructions
 
 T = TypeVar("T")
@@ -230,7 +236,7 @@ def start_failure(config: ChildConfig, code: int, words: str) -> LooopyError:
     if code in (-signal.SIGILL, _STATUS_ILLEGAL_INSTRUCTION):
         return ConfigurationError(explain_missing_instructions())
     if "No module named 'xllamacpp'" in words:
-        return missing_extra()
+        return missing_runtime()
     if code == -getattr(signal, "SIGKILL", 9):
         return LLMUnavailable(
             "the local model's process was killed while it started: probably too little memory",
@@ -245,12 +251,10 @@ def start_failure(config: ChildConfig, code: int, words: str) -> LooopyError:
     )
 
 
-def missing_extra() -> MissingExtra:
+def missing_runtime() -> MissingExtra:
     """The error of an installation without the local model's runtime."""
-    return MissingExtra(
-        'the local model needs its runtime: pip install "looopy[local]" (there is none for Alpine '
-        "Linux, nor for Windows on ARM)"
-    )
+    where = "there is none for Alpine Linux, nor for Windows on ARM"
+    return missing_extra(f"the local model needs its runtime ({where})", "local")
 
 
 async def in_thread(function: Callable[[], T]) -> T:

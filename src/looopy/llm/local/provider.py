@@ -35,7 +35,7 @@ from looopy.llm.local.child import (
     SharedChild,
     acquire,
     in_thread,
-    missing_extra,
+    missing_runtime,
     release,
 )
 from looopy.llm.local.processor import check_processor, physical_cores
@@ -302,4 +302,4 @@ def _check_installed() -> None:
             "the local model needs a Python interpreter to start (sys.executable is empty)"
         )
     if any(importlib.util.find_spec(name) is None for name in ("openai", "xllamacpp")):
-        raise missing_extra()
+        raise missing_runtime()

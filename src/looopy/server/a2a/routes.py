@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from looopy.errors import MissingExtra
+from looopy.errors import missing_extra
 from looopy.server.a2a.push.options import PushNotifications
 from looopy.server.site import Site
 
@@ -76,7 +76,7 @@ def a2a_api(
         ConfigurationError: The stores of the host cannot keep *push*, or its key is too short.
     """
     if importlib.util.find_spec("a2a") is None:
-        raise MissingExtra("serving A2A needs the a2a-sdk package: pip install 'looopy[a2a]'")
+        raise missing_extra("serving A2A needs the a2a-sdk package", "a2a")
     deliveries: Deliveries | None = None
     if push is not None:
         from looopy.server.a2a.push.delivery import Deliveries

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from looopy.errors import LooopyError, MissingExtra
+from looopy.errors import LooopyError, missing_extra
 from looopy.server.ag_ui.events import Out
 from looopy.server.ag_ui.request import read_run
 from looopy.server.ag_ui.runs import Runs
@@ -20,7 +20,7 @@ from looopy.server.site import Site
 from looopy.server.sse import EventStream, json_text
 
 if find_spec("ag_ui") is None:
-    raise MissingExtra('AG-UI needs its package: pip install "looopy[ag-ui]"')
+    raise missing_extra("AG-UI needs its package", "ag-ui")
 
 
 def ag_ui_api(site: Site) -> Sequence[BaseRoute]:

@@ -19,7 +19,7 @@ from starlette.requests import Request
 from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
-from looopy.errors import LooopyError, MissingExtra
+from looopy.errors import LooopyError, missing_extra
 from looopy.server.problems import problem_response
 from looopy.server.site import Site
 
@@ -43,7 +43,7 @@ def mcp_api(
         MissingExtra: The SDK of MCP is not installed.
     """
     if importlib.util.find_spec("mcp") is None:
-        raise MissingExtra("serving MCP needs the mcp package: pip install 'looopy[mcp]'")
+        raise missing_extra("serving MCP needs the mcp package", "mcp")
     face = _Face(site, name, description or inspect.getdoc(site.host.factory))
     site.background.append(face.running)
     return [Route(path, face, methods=["GET", "POST", "DELETE"])]

@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from looopy.errors import ConfigurationError, MissingExtra, StoreUnavailable
+from looopy.errors import ConfigurationError, StoreUnavailable, missing_extra
 from looopy.stores.blobs.base import name_of
 
 _RETRIES: dict[str, Any] = {"max_retries": 5, "retry_timeout": timedelta(seconds=60)}
@@ -51,9 +51,7 @@ class ObjectBlobs:
             from obstore.exceptions import BaseError
             from obstore.store import from_url
         except ImportError:
-            raise MissingExtra(
-                "artifacts in an object store need obstore: pip install 'looopy[blobs]'"
-            ) from None
+            raise missing_extra("artifacts in an object store need obstore", "blobs") from None
         parts = urlsplit(url)
         options: dict[str, Any] = dict(parse_qsl(parts.query))
         plain = options.get("endpoint", "").startswith("http://")

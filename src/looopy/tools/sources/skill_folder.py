@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from looopy.errors import InvalidSkill, MissingExtra, ToolError
+from looopy.errors import InvalidSkill, ToolError, missing_extra
 
 SKILL_FILE = "SKILL.md"
 _MAX_FRONT_CHARS = 8 * 1024  # it is parsed at once
@@ -165,8 +165,7 @@ def _fields(front: str, file: Path) -> Mapping[Any, Any]:
     try:
         import yaml  # type: ignore[import-untyped]  # it has no stubs
     except ImportError:
-        text = "folders of skills need the PyYAML package: pip install 'looopy[skills]'"
-        raise MissingExtra(text) from None
+        raise missing_extra("folders of skills need the PyYAML package", "skills") from None
     if len(front) > _MAX_FRONT_CHARS:
         text = f"{file}: its front matter is longer than {_MAX_FRONT_CHARS:,} characters"
         raise InvalidSkill(text, file=str(file))

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
 
-from looopy.errors import ConfigurationError, MissingExtra
+from looopy.errors import ConfigurationError, missing_extra
 
 SCHEMES = {
     "postgresql": "asyncpg",
@@ -145,9 +145,7 @@ def _hosts(netloc: str) -> str:
 def check_driver(url: PostgresURL) -> None:
     """Raise `MissingExtra`, which names the command, unless the driver of *url* is installed."""
     if importlib.util.find_spec(url.driver) is None:
-        raise MissingExtra(
-            f"{url.driver} is not installed, and Postgres needs it: pip install 'looopy[postgres]'"
-        )
+        raise missing_extra(f"{url.driver} is not installed, and Postgres needs it", "postgres")
 
 
 _MOST = 1_000_000

@@ -25,9 +25,9 @@ from looopy.errors import (
     ConfigurationError,
     InvalidTool,
     LooopyError,
-    MissingExtra,
     SignInFailed,
     ToolServerError,
+    missing_extra,
 )
 from looopy.tools.asking import Ask, NeedsInput
 from looopy.tools.base import NeedsApproval, Tool, ToolContext, ToolResult
@@ -314,6 +314,4 @@ async def load_sdk() -> Any:
     try:
         return sys.modules.get(name) or await asyncio.to_thread(importlib.import_module, name)
     except ImportError as error:
-        raise MissingExtra(
-            f"remote agents need the a2a-sdk package: pip install 'looopy[a2a]' ({error})"
-        ) from None
+        raise missing_extra(f"remote agents need the a2a-sdk package ({error})", "a2a") from None

@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any
 from looopy.errors import (
     ConfigurationError,
     LooopyError,
-    MissingExtra,
     SignInFailed,
     ToolServerError,
+    missing_extra,
 )
 from looopy.tools.call.results import error_text
 from looopy.tools.sources.mcp.credentials import Credentials, redactor
@@ -221,5 +221,5 @@ def _leaves(error: BaseException) -> list[BaseException]:
 
 def _missing(error: ImportError) -> LooopyError:
     if (error.name or "").partition(".")[0] in ("mcp", "mcp_types", "httpx2"):
-        return MissingExtra("MCP servers need the mcp package: pip install 'looopy[mcp]'")
+        return missing_extra("MCP servers need the mcp package", "mcp")
     return ConfigurationError(f"the mcp package cannot be loaded: {error}")
