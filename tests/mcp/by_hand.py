@@ -55,8 +55,10 @@ REFUSING = [
 COUNT = itertools.count(1)
 
 
-def be_mortal(name: str) -> str:
-    """What a tool of a server answers that may die of it."""
+def answer(behaviour: str, name: str) -> str:
+    """What a tool answers; one of a mortal server may die of it."""
+    if behaviour != "mortal":
+        return "cut \ud83d" if behaviour == "cuts" else "fine"
     if name == "count":
         return f"call {next(COUNT)} of {os.getpid()}"
     if name == "die_once" and "died" in Path(os.environ["WORKSHOP_NOTES"]).read_text():
@@ -124,7 +126,7 @@ def by_hand(behaviour: str) -> None:
                 one = {"name": f"page{page}", "inputSchema": OBJECT}
                 reply["result"] = {"tools": [one], "nextCursor": str(page + 1)}
         elif method == "tools/call":
-            said = be_mortal(message["params"]["name"]) if behaviour == "mortal" else "fine"
+            said = answer(behaviour, message["params"]["name"])
             reply["result"] = {"content": [{"type": "text", "text": said}]}
             if behaviour == "bad answer":
                 reply["result"] = {"content": "fine"}

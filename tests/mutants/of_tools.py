@@ -186,7 +186,7 @@ MUTANTS = [
         "looopy.tools.sources.mcp.transports:_outcome",
         'return _said({"message": error.message, "code": error.code})',
         "return None",
-        "tests/mcp/test_error_codes.py::test_error_of_a_process_keeps_its_words_and_the_process",
+        "tests/mcp/test_odd_answers.py::test_error_of_a_process_keeps_its_words_and_the_process",
     ),
     mutant(
         "mcp-broken-answer-is-known",
@@ -194,6 +194,6 @@ MUTANTS = [
         "looopy.tools.sources.mcp.transports:_Followed.__aiter__",
         "self._exchange.over = True",
         "pass",
-        "tests/mcp/test_error_codes.py::test_answer_that_is_missing_over_http_leaves_the_outcome_unknown",
+        "tests/mcp/test_odd_answers.py::test_answer_that_is_missing_over_http_leaves_the_outcome_unknown",
     ),
 ]

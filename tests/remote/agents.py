@@ -220,3 +220,20 @@ def card_of(**changes):
 def interface_at(url):
     """One interface of a card, at *url*."""
     return {"url": url, "protocolBinding": "JSONRPC", "protocolVersion": "1.0"}
+
+
+class Cutting:
+    """Cuts a text in the middle of an emoji."""
+
+    def __init__(self, app) -> None:
+        self._app = app
+
+    async def __call__(self, scope, receive, send):
+        async def cut(message):
+            if message["type"] == "http.response.body":
+                body = message["body"].replace(b"see", b"\\ud83d")
+                message["body"] = body.replace(b"hi", b"\\ude00")
+            headers = [one for one in message.get("headers", ()) if one[0] != b"content-length"]
+            await send(message | ({"headers": headers} if headers else {}))
+
+        await self._app(scope, receive, cut)

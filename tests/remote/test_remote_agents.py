@@ -13,7 +13,7 @@ import sys
 import pytest
 from starlette.responses import Response
 from tests.agent.kit import assert_whole
-from tests.remote.agents import Cutter, Deaf
+from tests.remote.agents import Cutter, Cutting, Deaf
 from tests.remote.conftest import open_desk
 
 from looopy import AuthContext, LoopConfig, open_stores
@@ -66,6 +66,14 @@ async def test_what_it_says_on_the_way_is_shown_under_a_path(
     assert all(e.seq is None for e in shown)
     stored = await memory_stores.journal.events("ada")
     assert not [e for e in stored if e.path]
+
+
+async def test_half_a_character_becomes_a_replacement(make_agent, memory_stores, clerk):
+    """An agent that cuts a text in the middle of an emoji costs no result."""
+    with open_desk(clerk, around=Cutting) as url:
+        _, (result,), events = await run(make_agent, memory_stores, url, "hi")
+    assert [e.delta for e in events if e.path] == ["let me \ufffd", "you ", "said ", "\ufffd"]
+    assert (result.text, result.is_error) == ("you said \ufffd", False)
 
 
 async def test_an_answer_without_a_task_is_a_result(make_agent, memory_stores, desk):

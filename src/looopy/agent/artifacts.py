@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, Self, Unpack
+from typing import Any, Self, TypeVar, Unpack, cast
 
 from looopy.auth.redaction import Redactor
 from looopy.stores.artifacts.requests import Described, to_delete, to_open, to_save
@@ -14,7 +14,9 @@ from looopy.stores.records import ArtifactChange
 from looopy.stores.requests import Append, Fail, Request, Save
 from looopy.stores.shield import settle
 from looopy.types.artifact import Artifact, ArtifactKind, ArtifactStatus, Chunk, Content, Loaded
+from looopy.types.storable import repair, repair_piece
 
+C = TypeVar("C", bound=Content | Chunk)
 _logger = logging.getLogger("looopy")
 
 
@@ -43,6 +45,7 @@ class TurnArtifacts:
         seen: set[str],
     ) -> None:
         self._seen = seen
+        self._halves: dict[str, str] = {}  # of a character, at the end of what was appended
         self._artifacts = artifacts
         self._context_id = context_id
         self._commit = commit
@@ -57,6 +60,8 @@ class TurnArtifacts:
         **described: Unpack[Described],
     ) -> Artifact:
         """Save a new version."""
+        if isinstance(content, str):
+            content = self._whole(artifact_id, content, last=True)
         self._redactor.refuse(artifact_id=artifact_id, content=content, **described)
         return await self._change(to_save(artifact_id, content, kind, **described))
 
@@ -75,6 +80,7 @@ class TurnArtifacts:
         self, artifact_id: str, chunk: Chunk, *, version: int | None = None, last: bool = False
     ) -> Artifact:
         """Append to the version that is being built."""
+        chunk = self._whole(artifact_id, chunk, last=last)
         self._redactor.refuse(artifact_id=artifact_id, chunk=chunk)
         return await self._change(
             Append(artifact_id=artifact_id, chunk=chunk, version=version, last=last)
@@ -86,6 +92,7 @@ class TurnArtifacts:
 
     async def fail(self, artifact_id: str, *, version: int | None = None) -> Artifact:
         """Give the version that is being built up."""
+        self._halves.pop(artifact_id, None)
         return await self._change(Fail(artifact_id=artifact_id, version=version))
 
     async def load(self, artifact_id: str, version: int | None = None) -> Loaded:
@@ -147,6 +154,18 @@ class TurnArtifacts:
         """Remove all versions of an artifact."""
         self._redactor.refuse(artifact_id=artifact_id)
         await self._change(to_delete(artifact_id))
+
+    def _whole(self, artifact_id: str, chunk: C, *, last: bool) -> C:
+        """*chunk* as valid Unicode; half a character at its end waits for the next chunk."""
+        half = self._halves.pop(artifact_id, "")
+        if isinstance(chunk, str):
+            text, half = repair_piece(half + chunk)
+            if half and not last:
+                self._halves[artifact_id] = half
+            elif half:
+                text += repair(half)
+            return cast("C", text)
+        return cast("C", repair(half).encode() + chunk) if isinstance(chunk, bytes) else chunk
 
     async def _change(self, request: Request) -> Artifact:
         return await settle(self._artifacts.change(self._context_id, request, self._commit))

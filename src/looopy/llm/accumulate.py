@@ -9,6 +9,9 @@ time in proportion to its length.
 Only a message that ended well announces its tool calls. One that breaks off may be cut anywhere, so
 `snapshot` and `error` leave unfinished calls out and keep the text. The arguments of a call are
 judged here and nowhere else: a JSON object that every store can keep, or `invalid_arguments`.
+
+A character may come in two halves, a surrogate in each of two pieces. The first one waits for the
+other, so that no reader ever sees a half.
 """
 
 from __future__ import annotations
@@ -35,6 +38,7 @@ from looopy.types.message import (
     now_ms,
 )
 from looopy.types.request import StreamEvent, StreamEventType
+from looopy.types.storable import repair_piece
 
 if TYPE_CHECKING:
     from looopy.llm.logprobs import Logprobs
@@ -53,13 +57,15 @@ class _Block:
     """One block as it grows."""
 
     __slots__ = (
-        *("call", "call_id", "citations", "kind", "name", "parts", "redacted", "server"),
-        "signature",
+        *("call", "call_id", "citations", "half", "kind", "lost", "name", "parts", "redacted"),
+        *("server", "signature"),
     )
 
     def __init__(self, kind: Literal["text", "thinking", "toolcall", "server"]) -> None:
         self.kind = kind
         self.parts: list[str] = []
+        self.half = ""  # of a character, at the end of what came
+        self.lost = False  # a lone half was replaced
         self.signature: list[str] = []
         self.redacted = False
         self.call_id = ""
@@ -67,6 +73,23 @@ class _Block:
         self.call: ToolCall | None = None  # once finished
         self.citations: list[Citation] | None = None
         self.server: ServerToolCall | ServerToolResult | None = None
+
+    def take(self, piece: str) -> str:
+        """Add *piece*; return what may be shown of it, without half a character at its end."""
+        if self.half or not piece.isascii():
+            whole = self.half + piece
+            piece, self.half = repair_piece(whole)
+            self.lost = self.lost or piece.count("\ufffd") > whole.count("\ufffd")
+        if piece:
+            self.parts.append(piece)
+        return piece
+
+    def take_rest(self) -> str:
+        """Add the half that still waits, as U+FFFD; return it."""
+        if not self.half:
+            return ""
+        self.half, self.lost = "", True
+        return self.take("\ufffd")
 
     def joined(self) -> str:
         if len(self.parts) > 1:
@@ -282,9 +305,8 @@ class Accumulator:
         block.name = block.name or name or ""
         if signature:
             block.signature = [signature]
-        if arguments_delta:
-            block.parts.append(arguments_delta)
-            events.append(StreamEvent("toolcall_delta", position, arguments_delta, self))
+        if shown := block.take(arguments_delta):
+            events.append(StreamEvent("toolcall_delta", position, shown, self))
         return tuple(events)
 
     def done(self, stop_reason: StopReason, usage: Usage | None = None) -> tuple[StreamEvent, ...]:
@@ -306,6 +328,8 @@ class Accumulator:
         cut = stop_reason == StopReason.LENGTH
         for position in self._calls:
             block = self._blocks[position]
+            if rest := block.take_rest():
+                events.append(StreamEvent("toolcall_delta", position, rest, self))
             if cut and position == self._calls[-1] and not block.joined().strip():
                 continue
             raw = block.joined()
@@ -341,12 +365,12 @@ class Accumulator:
             return ()
         position = self._current
         if position is not None and (block := self._blocks[position]).kind == kind:
-            block.parts.append(delta)
-            return (_event(_DELTA[kind], position, delta, self),)
+            shown = block.take(delta)
+            return (_event(_DELTA[kind], position, shown, self),) if shown else ()
         events: list[StreamEvent] = []
         position = self._enter(kind, events)
-        self._blocks[position].parts.append(delta)
-        events.append(_event(_DELTA[kind], position, delta, self))
+        if shown := self._blocks[position].take(delta):
+            events.append(_event(_DELTA[kind], position, shown, self))
         return tuple(events)
 
     def _enter(self, kind: Literal["text", "thinking"], events: list[StreamEvent]) -> int:
@@ -364,6 +388,8 @@ class Accumulator:
         if position is None:
             return
         block = self._blocks[position]
+        if rest := block.take_rest():
+            events.append(StreamEvent(_DELTA[block.kind], position, rest, self))
         events.append(StreamEvent(_END[block.kind], position, block.joined(), self))
 
     def _find_call(self, index: int | None, call_id: str | None) -> int | None:
@@ -407,7 +433,8 @@ def _content_of(block: _Block) -> AssistantBlock:
     if block.server is not None:
         return block.server
     if block.kind == "thinking":
-        signature = "".join(block.signature) or None
+        # A provider would refuse a signature over other text than it signed.
+        signature = None if block.lost else "".join(block.signature) or None
         return ThinkingContent(
             block.joined(), thinking_signature=signature, redacted=block.redacted
         )

@@ -38,7 +38,7 @@ from looopy.loop.output import INSTRUCTION
 from looopy.loop.parts import Turn
 from looopy.loop.prompts import BuiltPrompt, build_prompt
 from looopy.loop.server_tools import ServerTools
-from looopy.loop.storable import _clean
+from looopy.loop.storable import Pieces, _clean
 from looopy.loop.strict_tools import strict_specs, without_strict_nulls
 from looopy.tools.base import Tool
 from looopy.tools.gather import prompts_of
@@ -194,6 +194,7 @@ async def _listen(
     given = turn.given
     deltas = None if given.redactor.free else given.redactor.deltas()
     partial: PartialMessage | None = None
+    pieces = Pieces()
     served = ServerTools(turn)
     arrived = 0
     patience = Patience(
@@ -225,11 +226,10 @@ async def _listen(
             reach("B5")
             if event.server_tool is not None:
                 yield served.group(event.type, event.server_tool)
-            elif deltas is None:
-                yield turn.out.delta(event)
             else:
-                for piece in deltas(event):
-                    yield turn.out.delta(piece)
+                for whole in pieces.of(event):
+                    for piece in (whole,) if deltas is None else deltas(whole):
+                        yield turn.out.delta(piece)
             arrived += 1
             if arrived % _AT_A_TIME == 0:
                 with turn.scope:

@@ -23,7 +23,7 @@ from looopy.types.auth import AuthRequest, auth_to_json
 from looopy.types.event import utc_now
 from looopy.types.message import StopReason, ToolCall
 from looopy.types.state import HeldCall, PendingKind, PendingRequest, pending_to_json
-from looopy.types.storable import dump
+from looopy.types.storable import dump, repair
 
 
 def hold(turn: Turn, call: ToolCall, asks: NeedsInput) -> None:
@@ -58,7 +58,7 @@ def hold(turn: Turn, call: ToolCall, asks: NeedsInput) -> None:
             args=call.arguments if ask.args is None else ask.args,
             tool_call_id=call.id,
             turn=turn.given.context.turn,
-            prompt=redactor.text(ask.prompt),
+            prompt=repair(redactor.text(ask.prompt)),  # it may quote a server
             schema=ask.schema,
             options=tuple(ask.options),
             expires_at=_in(ask.expires_s),

@@ -1,4 +1,4 @@
-"""Repairs of the answers of models: they become values that can be stored and replayed."""
+"""Repairs of the answers of models: they become values that can be shown, stored and replayed."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any, Final, cast
 
 from looopy.errors import ValueRefused
+from looopy.llm.accumulate import Accumulator
 from looopy.loop.parts import Turn
 from looopy.types.constructors import amended
 from looopy.types.message import (
@@ -19,11 +20,77 @@ from looopy.types.message import (
     TextContent,
     ThinkingContent,
     TokenLogprob,
+    ToolCall,
 )
-from looopy.types.storable import dump, repair, repair_json
+from looopy.types.request import PartialMessage, StreamEvent, StreamEventType
+from looopy.types.storable import dump, repair, repair_json, repair_piece
 
 _MAX_ITEM_CHARS: Final = 4 * 1024 * 1024  # as JSON
 _ITEM_DEPTH: Final = 6  # within message, content, block, citations, citation
+
+
+class Pieces:
+    """
+    The pieces of one answer as they may be shown, whatever the provider sends.
+
+    No piece holds half a character: the first half waits for the other one. What cannot be stored
+    is repaired, as in the whole message.
+    """
+
+    __slots__ = ("_halves",)
+
+    def __init__(self) -> None:
+        self._halves: dict[int, str] = {}  # by the number of their block
+
+    def of(self, event: StreamEvent) -> Sequence[StreamEvent]:
+        """The events that show *event*."""
+        call, partial, rest = event.tool_call, event.partial, ""
+        if call is not None and (clean := _clean_call(call, repair(call.id))) is not call:
+            event = replace(event, tool_call=clean)
+        if isinstance(partial, Accumulator):  # its pieces are whole
+            return (event,)
+        half = self._halves.pop(event.content_index, "")
+        if event.type.endswith("_delta"):
+            delta, half = repair_piece(half + event.delta)
+            if half:
+                self._halves[event.content_index] = half
+            if event.delta and not delta:
+                return ()
+        else:
+            delta, rest = repair(event.delta), repair(half)
+        whole = None if partial is None else _Mended(partial)
+        event = replace(event, delta=delta, partial=whole)
+        if rest:
+            kind = cast("StreamEventType", event.type.replace("_end", "_delta"))
+            return (replace(event, type=kind, delta=rest, tool_call=None), event)
+        return (event,)
+
+
+class _Mended:
+    """A partial message as it may be shown."""
+
+    __slots__ = ("_partial",)
+
+    def __init__(self, partial: PartialMessage) -> None:
+        self._partial = partial
+
+    @property
+    def text(self) -> str:
+        """The text so far."""
+        return repair_piece(self._partial.text)[0]
+
+    def snapshot(self) -> AssistantMessage:
+        """A frozen copy of the message so far."""
+        message = self._partial.snapshot()
+        return replace(message, content=tuple(map(_mended, message.content)))
+
+
+def _mended(block: AssistantBlock) -> AssistantBlock:
+    if isinstance(block, TextContent):
+        return replace(block, text=repair_piece(block.text)[0])
+    if isinstance(block, ThinkingContent):
+        return replace(block, thinking=repair_piece(block.thinking)[0])
+    return _clean_call(block, repair(block.id)) if isinstance(block, ToolCall) else block
 
 
 def _clean(turn: Turn, message: AssistantMessage) -> AssistantMessage:
@@ -89,17 +156,20 @@ def _clean_block(turn: Turn, block: AssistantBlock) -> AssistantBlock:
             item=kept_item(block.item),
         )
         return block if found == block else found
-    arguments = repair_json(block.arguments)
-    raw, signature = block.invalid_arguments, block.thought_signature
+    return _clean_call(block, turn.progress.own_call_id(repair(block.id)))
+
+
+def _clean_call(call: ToolCall, call_id: str) -> ToolCall:
+    raw, signature = call.invalid_arguments, call.thought_signature
     fixed = amended(
-        block,
-        id=turn.progress.own_call_id(repair(block.id)),
-        name=repair(block.name),
-        arguments=arguments,
+        call,
+        id=call_id,
+        name=repair(call.name),
+        arguments=repair_json(call.arguments),
         thought_signature=signature if signature is None else _kept_signature(signature),
         invalid_arguments=None if raw is None else repair(raw),
     )
-    return block if fixed == block else fixed
+    return call if fixed == call else fixed
 
 
 def _clean_citation(one: Citation) -> Citation:

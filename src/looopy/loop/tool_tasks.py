@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -25,8 +26,9 @@ from looopy.tools.call.hooks import ToolHooks
 from looopy.tools.call.results import storable
 from looopy.tools.call.run import resolve_name, run_call
 from looopy.types.constructors import amended
-from looopy.types.event import AgentEvent, ToolExecutionUpdate, utc_now
+from looopy.types.event import AgentEvent, MessageUpdate, ToolExecutionUpdate, utc_now
 from looopy.types.message import TextContent, ToolCall, ToolResultMessage, now_ms
+from looopy.types.storable import repair, repair_json, repair_piece
 
 _GRACE_S = 5.0  # how long the turn waits for a tool to stop
 
@@ -229,7 +231,15 @@ class Crew:
             self._reporting.add(call.id)
             loop.call_soon_threadsafe(push, progress)
 
+        halves: dict[str, str] = {}
+
         def show(event: AgentEvent) -> None:
+            if isinstance(event, MessageUpdate) and (halves or not event.delta.isascii()):
+                text = halves.pop(event.context_id, "") + event.delta
+                text, half = repair_piece(text)
+                if half:
+                    halves[event.context_id] = half
+                event = event if text == event.delta else replace(event, delta=text)
             own = call.id in self._beside
             self._reports.append(_elsewhere(turn, call, event, own_path=own))
             self._news.set()
@@ -291,7 +301,9 @@ def _progress(turn: Turn, call: ToolCall, value: Any) -> AgentEvent:
     progress = None
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         with contextlib.suppress(OverflowError):  # an integer may be larger than any float
-            progress = float(value)
+            progress = float(value) if math.isfinite(value) else None
+    if not isinstance(value, int):  # JSON has any integer
+        value = repair_json(value)
     return turn.out.make(
         ToolExecutionUpdate,
         tool_call_id=call.id,
@@ -308,10 +320,13 @@ def _elsewhere(
     first, *inner = event.path or (f"tool:{call.name}",)
     first = f"{first}#{call.id}" if own_path else first
     changes: dict[str, Any] = {"path": (first, *inner), "seq": None}
+    for one in fields(event):
+        if type(value := getattr(event, one.name)) is str and not value.isascii():
+            changes[one.name] = repair(value)  # a tool may have made the event
     redactor = turn.given.redactor
     if not redactor.free:
         for one in fields(event):
-            value = getattr(event, one.name)
+            value = changes.get(one.name, getattr(event, one.name))
             if redactor.shows(value):
                 by_reference = one.name in ("event", "partial")
                 changes[one.name] = None if by_reference else redactor.value(value)

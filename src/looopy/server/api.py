@@ -44,7 +44,7 @@ from looopy.server.items import (
 from looopy.server.problems import Problem
 from looopy.server.replays import forked, name_beside, recorded, replayed
 from looopy.server.site import Site
-from looopy.server.sse import LONG, EventStream, Frames, framed, json_text, place_of
+from looopy.server.sse import LONG, EventStream, Frames, framed, json_bytes, place_of
 from looopy.server.timeline import timeline
 from looopy.stores.base import MessageStore
 from looopy.stores.pages import Portion
@@ -310,7 +310,7 @@ class _Api:
             async for one in messages:
                 if said and len(said) == limit:
                     break
-                item = json_text(_placed(one, most)).encode()
+                item = json_bytes(_placed(one, most))
                 room -= len(item)
                 if said and room < 0:
                     break

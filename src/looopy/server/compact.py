@@ -19,7 +19,7 @@ from typing import Any, Final
 from looopy.errors import LooopyError
 from looopy.server.clip import clip
 from looopy.server.problems import problem_json, problem_of
-from looopy.server.sse import frame, json_text
+from looopy.server.sse import frame, json_bytes
 from looopy.types.event import AgentEvent, MessageUpdate, event_to_json
 from looopy.types.message import AssistantMessage
 
@@ -103,10 +103,11 @@ class _Text:
             self.path, self._since = tuple(event.path), asyncio.get_running_loop().time()
             self._spare = -_FRAME_BYTES
             if self.path:
-                self._spare -= len(json_text([*self.path, ""]).encode()) - len('""')
+                self._spare -= len(json_bytes([*self.path, ""])) - len('""')
         self._pieces.append(text)
         self._size += len(text)
-        self._spare += 2 * len(text.encode()) - (len(json_text(text).encode()) - len('""'))
+        said = len(json_bytes(text)) - len('""')
+        self._spare += 2 * len(text.encode("utf-8", "replace")) - said
 
     def frame(self) -> bytes:
         """All of it as a frame; it is empty then."""
@@ -116,7 +117,7 @@ class _Text:
         said = [*self.path, text] if self.path else text  # the path of an agent at work for a call
         if self._thinking:
             return frame("thinking", said)
-        return f"data:{json_text(said)}\n\n".encode()
+        return b"data:" + json_bytes(said) + b"\n\n"
 
 
 def _piece(event: MessageUpdate, *, thinking: bool) -> str:

@@ -32,14 +32,15 @@ _MOST_FRAMES = 512
 _MOST_BYTES = 4 * 1024 * 1024  # of all frames that are kept; a larger one is not
 
 
-def json_text(value: Any) -> str:
-    """JSON on one line."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+def json_bytes(value: Any) -> bytes:
+    """JSON on one line, whatever an event of the application holds: one must not end a stream."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
+    return text.encode("utf-8", "replace")
 
 
 def frame(name: str, data: Any, seq: int | None = None) -> bytes:
     """One server-sent event."""
-    return f"{_head(name, seq)}{json_text(data)}\n\n".encode()
+    return b"".join([_head(name, seq).encode(), json_bytes(data), b"\n\n"])
 
 
 def _head(name: str, seq: int | None) -> str:
@@ -51,11 +52,11 @@ async def _frame_of_end(said: dict[str, Any], seq: int | None) -> bytes:
     """The frame of a turn's end, whose messages are written one by one: each may be long."""
     texts: list[bytes] = []
     for message in said.pop("messages"):
-        texts.append(json_text(message).encode())
+        texts.append(json_bytes(message))
         if len(texts[-1]) > LONG:
             await asyncio.sleep(0)
-    head = f'{_head(said["type"], seq)}{json_text(said)[:-1]},"messages":['
-    return b"".join([head.encode(), b",".join(texts), b"]}\n\n"])
+    head = _head(said["type"], seq).encode()
+    return b"".join([head, json_bytes(said)[:-1], b',"messages":[', b",".join(texts), b"]}\n\n"])
 
 
 class Frames:

@@ -382,12 +382,41 @@ def escape(key: str) -> str:
 
 
 def repair(text: str) -> str:
-    """Text of a tool or a model with U+FFFD for NUL and lone surrogates; else *text* itself."""
+    """
+    Text of a tool or a model that can be stored and sent; *text* itself if it can be.
+
+    NUL and lone surrogates become U+FFFD.
+    """
     if "\0" in text:
         text = text.replace("\0", "\ufffd")
-    if not is_unicode(text):
-        text = "".join("\ufffd" if "\ud800" <= c <= "\udfff" else c for c in text)
-    return text
+    return _joined(text)
+
+
+def repair_piece(text: str) -> tuple[str, str]:
+    """
+    Make a piece of a growing text valid Unicode.
+
+    Args:
+        text: The piece, after the half that the piece before it left over.
+
+    Returns:
+        The piece, and the half of a character at its end, which waits for the next piece.
+    """
+    if "\ud800" <= text[-1:] <= "\udbff":
+        return _joined(text[:-1]), text[-1]
+    return _joined(text), ""
+
+
+def _joined(text: str) -> str:
+    """
+    *text* as valid Unicode.
+
+    Two halves of a character become that character: JSON writes one beyond U+FFFF as two
+    surrogates, and a server may send each in a piece of its own. A lone one becomes U+FFFD.
+    """
+    if is_unicode(text):
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def repair_json(value: Any, depth: int = 1) -> Any:

@@ -13,7 +13,8 @@ from tests.agent.kit import add, assert_answered, assert_whole, collect
 
 from looopy import Hooks, LoopConfig, RetryPolicy, Tool, ToolResult, tool
 from looopy.llm.render import NOT_STARTED
-from looopy.testing import ScriptedProvider, text
+from looopy.testing import ScriptedProvider, text, tool_call
+from looopy.tools import Ask, NeedsInput, ToolContext
 from looopy.types.message import (
     AssistantMessage,
     StopReason,
@@ -389,3 +390,56 @@ async def test_everything_at_once_leaves_an_order_of_calls(bad, note, ran):
     assert (answers[3].text, ran) == ("3", ["1"])
     assert NOT_STARTED not in [a.text for a in answers]
     assert isinstance(result.messages[0], UserMessage)
+
+
+async def test_question_with_half_a_character_is_asked(make_agent, stores):
+    """It may quote a server that cuts its texts."""
+
+    async def ask() -> str:
+        """Ask."""
+        raise NeedsInput([Ask("k", prompt="really \ud83d\ude00, \ud83d?")])
+
+    agent = await make_agent([tool_call("ask")], tools=[ask], stores=stores)
+    result = await agent.execute_turn("go")
+    assert [one.prompt for one in result.pending] == ["really \U0001f600, \ufffd?"]
+
+
+async def test_artifact_that_is_written_in_pieces_has_whole_characters(bad):
+    """The first half waits for the other one; a lone one becomes U+FFFD."""
+
+    async def write(context: ToolContext) -> str:
+        """Write."""
+        files = context.artifacts
+        await files.save("whole.txt", "a\ud83d\ude00\ud83d")
+        for name, pieces in {"two.txt": "\ud83d|\ude00!", "end.txt": "a\ud83d"}.items():
+            async with files.open(name) as version:
+                for piece in pieces.split("|"):
+                    await version.append(piece)
+        async with files.open("bytes.txt") as version:
+            await version.append("a\ud83d")
+            await version.append(b"b")
+        names = ("whole.txt", "two.txt", "end.txt", "bytes.txt")
+        return "|".join([(await files.read(name)).decode() for name in names])
+
+    _, [answer] = await bad(Says(calls(call("write"))), write)
+    assert answer.text == "a\U0001f600\ufffd|\U0001f600!|a\ufffd|a\ufffdb"
+
+
+async def test_report_that_no_frame_can_hold_is_repaired(make_agent):
+    """Text as in a result, and words for a value that JSON has no form for."""
+
+    async def odd(context: ToolContext) -> str:
+        """Report."""
+        for report in ({"caf\udce9": ["\ud83d\ude00"]}, float("nan"), {"x": {1, 2}}, 0.5):
+            context.report(report)
+        return "done"
+
+    agent = await make_agent([tool_call("odd"), text("ok")], tools=[odd])
+    events = [event async for event in agent.execute_turn("go")]
+    told = [e for e in events if e.type == "tool_execution_update"]
+    assert [(e.partial_result, e.progress) for e in told] == [
+        ({"caf\ufffd": ["\U0001f600"]}, None),
+        ("<float that cannot be stored>", None),
+        ({"x": "<set that cannot be stored>"}, None),
+        (None, 0.5),
+    ]

@@ -17,7 +17,7 @@ from looopy.server.ag_ui.runs import Runs
 from looopy.server.expiry import while_valid
 from looopy.server.problems import problem_of
 from looopy.server.site import Site
-from looopy.server.sse import EventStream, json_text
+from looopy.server.sse import EventStream, json_bytes
 
 if find_spec("ag_ui") is None:
     raise missing_extra("AG-UI needs its package", "ag-ui")
@@ -50,4 +50,4 @@ async def _lines(outs: AsyncGenerator[Out, None]) -> AsyncGenerator[bytes, None]
 
 
 def _line(out: Out) -> bytes:
-    return b"data: " + json_text(out).encode("utf-8", "replace") + b"\n\n"
+    return b"data: " + json_bytes(out) + b"\n\n"

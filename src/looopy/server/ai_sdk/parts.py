@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 from looopy.server.call_ids import CallIds
 from looopy.server.growing import GrowingAnswer, Piece
+from looopy.server.sse import json_bytes
 from looopy.types.event import (
     AgentEvent,
     ApprovalDecided,
@@ -78,8 +79,7 @@ _FINISH = {
 
 def line(part: Part) -> bytes:
     """*part* as a line of server-sent events."""
-    text = json.dumps(part, ensure_ascii=False, separators=(",", ":"), default=str)
-    return b"data: " + text.encode("utf-8", "replace") + b"\n\n"
+    return b"data: " + json_bytes(part) + b"\n\n"
 
 
 def answer_id(turn: int) -> str:

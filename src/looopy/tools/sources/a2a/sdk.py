@@ -32,6 +32,7 @@ from google.protobuf.json_format import (  # type: ignore[import-untyped]  # it 
 )
 
 from looopy.errors import SignInFailed, ToolServerError
+from looopy.tools.sources.escapes import whole_lines
 from looopy.tools.sources.headers import origin_of
 from looopy.types.message import ImageContent, TextContent, UserBlock
 
@@ -347,14 +348,17 @@ def _choose(agent: RemoteAgent, card: AgentCard) -> AgentCard:
 
 
 class _Bounded(httpx.AsyncByteStream):
-    """A body that is read up to a limit."""
+    """A body that is read up to a limit, by whole lines."""
 
     def __init__(self, stream: Any, max_bytes: int) -> None:
         self._stream = stream
         self._left = max_bytes
         self._max_bytes = max_bytes
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return whole_lines(self._bounded(), self._max_bytes)
+
+    async def _bounded(self) -> AsyncIterator[bytes]:
         async for chunk in self._stream:
             self._left -= len(chunk)
             if self._left < 0:

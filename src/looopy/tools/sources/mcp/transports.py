@@ -13,6 +13,7 @@ can send one.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import subprocess
@@ -32,6 +33,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 from pydantic import ValidationError
 
+from looopy.tools.sources.escapes import whole_escapes, whole_lines
 from looopy.tools.sources.mcp.credentials import Credentials
 from looopy.tools.sources.mcp.listing import object_schema
 from looopy.tools.sources.mcp.sign_in import Fence, SignInError
@@ -270,7 +272,9 @@ class _HttpClient(httpx2.AsyncClient):
         failed = response.status_code >= 400
         if not failed and not kind.startswith("application/json"):
             if kind.startswith("text/event-stream"):
-                response.stream = _Followed(response.stream, exchange)
+                plain = "content-encoding" not in response.headers
+                lines = self._max_bytes if plain else None
+                response.stream = _Followed(response.stream, exchange, lines)
             elif response.is_success:  # a call may have run
                 exchange.failure = Failure("answered with something that is no answer of MCP")
             return response
@@ -292,19 +296,25 @@ class _HttpClient(httpx2.AsyncClient):
         kept = {"content-type": kind}
         if session := response.headers.get("mcp-session-id"):
             kept["mcp-session-id"] = session
-        return httpx2.Response(response.status_code, headers=kept, content=body, request=request)
+        return httpx2.Response(
+            response.status_code, headers=kept, content=whole_escapes(body), request=request
+        )
 
 
 class _Followed(httpx2.AsyncByteStream):
-    """The events of an answer; notes their end."""
+    """The events of an answer, by lines of up to *line_bytes* if given; notes their end."""
 
-    def __init__(self, stream: Any, exchange: _Exchange) -> None:
+    def __init__(self, stream: Any, exchange: _Exchange, line_bytes: int | None) -> None:
         self._stream = stream
         self._exchange = exchange
+        self._line_bytes = line_bytes
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
+        chunks = aiter(self._stream)
+        if self._line_bytes is not None:
+            chunks = whole_lines(chunks, self._line_bytes)
         try:
-            async for chunk in self._stream:
+            async for chunk in chunks:
                 yield chunk
         finally:
             self._exchange.over = True
@@ -371,6 +381,7 @@ class _Reading(ObjectReceiveStream[Any]):
         await self._stream.aclose()
 
     def _read(self, item: Any) -> Any:
+        item = _reread(item) if isinstance(item, ValidationError) else item
         message = item.message if isinstance(item, SessionMessage) else None
         if isinstance(message, types.JSONRPCResponse):
             tools = message.result.get("tools")
@@ -400,6 +411,15 @@ class _Reading(ObjectReceiveStream[Any]):
             else:
                 kept.append(mended)
         return kept
+
+
+def _reread(error: ValidationError) -> Any:
+    """The message of a process that the SDK could not read, if half characters were the reason."""
+    line = error.errors()[0]["input"]
+    if isinstance(line, str) and (whole := whole_escapes(line.encode())) != line.encode():
+        with contextlib.suppress(ValidationError):
+            return SessionMessage(types.jsonrpc_message_adapter.validate_json(whole, by_name=False))
+    return error
 
 
 def _mended(tool: Any, note: Callable[[str], object]) -> Any:

@@ -1,4 +1,7 @@
-"""Errors of a server are its words, whatever their code; the transport alone says that it ended."""
+"""
+Odd answers of a server: an error is its words, whatever its code, and the transport alone says that
+it ended; half a character costs no result.
+"""
 
 from __future__ import annotations
 
@@ -157,3 +160,27 @@ async def test_answer_that_is_missing_over_http_leaves_the_outcome_unknown(desk,
     assert read.is_error
     assert shop.calls == ["refuse", "refuse_reading", "refuse_reading"]
     assert shop.sessions == 1
+
+
+CUT = {"content": [{"type": "text", "text": "cut \ud83d"}], "isError": False}
+
+
+@pytest.mark.parametrize("form", ["json", "events"])
+async def test_half_a_character_over_http_becomes_a_replacement(desk, form):
+    """A server that cuts a text in the middle of an emoji costs no result."""
+
+    def answer(number):
+        said = _rpc(number, result=CUT)
+        if form == "events":
+            return _events(_event(said))
+        return Response(json.dumps(said), media_type="application/json")
+
+    with over_http(Shop(answer)) as url:
+        (result,), _ = await desk.ask(MCPTools(url=url, protocol="legacy"), tool_call("refuse"))
+    assert (result.text, result.is_error) == ("cut \ufffd", False)
+
+
+async def test_half_a_character_of_a_process_becomes_a_replacement(desk):
+    """As over HTTP; without a reading of its own, the call would wait for its time-out."""
+    (result,), _ = await desk.ask(started("cuts"), tool_call("good"))
+    assert (result.text, result.is_error) == ("cut \ufffd", False)
