@@ -10,7 +10,7 @@ _OPENAI = "tests/wire/test_openai_wire.py"
 _WIRE = "tests/wire/test_anthropic_wire.py"
 _REQUESTS = "tests/wire/test_anthropic_requests.py"
 _AGENT = "tests/wire/test_anthropic_agent.py"
-_SPLICES = "tests/unit/llm/test_splices.py"
+_SPLICES = "tests/property/test_splices.py"
 _PROPERTY = "tests/property/test_requests_validity.py"
 
 MUTANTS = [
