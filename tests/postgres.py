@@ -27,7 +27,7 @@ import psycopg
 GUARDED = "guarded"
 """A user who needs a password to log in, once a test has made it."""
 
-_OURS = ("contexts", "spending", "reservations")
+_OURS = ("contexts", "uploads", "spending", "reservations")
 EMPTY = "; ".join(f"DELETE FROM looopy_{name}" for name in _OURS)
 """Deletes all rows of ours: those of a context go with it, and accounts have none."""
 

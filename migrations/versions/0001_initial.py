@@ -90,6 +90,7 @@ def upgrade() -> None:
     _index("lineage", "parent")
     _of_contexts("inner", "", "outer_id:key call_key:key", clustered=True)
     _index("inner", "outer_id", "call_key", unique=True)
+    _of_tenants("uploads", "blob:key", "holder:text held_until", clustered=True)
     _of_tenants(
         "spending",
         "account:key period:key",
@@ -115,7 +116,7 @@ def downgrade() -> None:
     else:
         of_engine = "turns messages events words"
     of_both = "artifacts artifact_parts inbox turn_keys waiters context_index unindexed searched"
-    of_both += " lineage inner spending reservations"
+    of_both += " lineage inner uploads spending reservations"
     for name in (*of_both.split(), *of_engine.split(), "contexts"):
         op.drop_table(f"looopy_{name}")
 

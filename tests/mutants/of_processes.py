@@ -214,7 +214,8 @@ MUTANTS = [
         "a-late-tool-cancels-its-turn",
         "a tool that takes too long to save an artifact ends the whole turn",
         "looopy.agent.artifacts:TurnArtifacts._change",
-        "return await settle(self._artifacts.change(self._context_id, request, self._commit))",
+        "return await self._artifacts.change(self._context_id, request, self._commit)",
+        "from looopy.stores.shield import settle\n"
         "return await settle(\n"
         "    self._artifacts.change(self._context_id, request, self._commit),\n"
         "    self._commit.__self__._token.cancel,\n"

@@ -804,8 +804,8 @@ MUTANTS = [
         "a-shared-name-is-not-held",
         "a version names a part that a deletion has removed a moment before",
         "looopy.stores.sql.commit:add_parts",
-        "if part.shared and not (yield Query(s.HOLD_BLOB, named)):",
-        "if False:",
+        "if not (yield Query(s.HOLD_BLOB if part.shared else s.TAKE_UPLOAD, blob)):",
+        "if not part.shared and not (yield Query(s.TAKE_UPLOAD, blob)):",
         "tests/contract/sqlite/test_blobs.py::"
         "test_a_shared_name_that_is_gone_is_written_again",
     ),
@@ -813,9 +813,19 @@ MUTANTS = [
         "a-late-commit-names-its-part",
         "a version names a part that was collected while its writer stood still",
         "looopy.stores.sql.commit:add_parts",
-        "if time.monotonic() > part.expires:",
+        "if not (yield Query(s.HOLD_BLOB if part.shared else s.TAKE_UPLOAD, blob)):",
+        "if part.shared and not (yield Query(s.HOLD_BLOB, blob)):",
+        "tests/contract/every_store/test_collecting.py::"
+        "test_no_order_of_a_save_and_collect_loses_what_was_acknowledged",
+    ),
+    mutant(
+        "collect-eats-an-upload",
+        "`collect` removes the bytes of a save that is on its way",
+        "looopy.stores.sql.artifacts:SQLArtifactRows.end_uploads",
+        "if not held and lasts and not provably_dead(holder):",
         "if False:",
-        "tests/contract/sqlite/test_blobs.py::test_a_commit_that_comes_too_late_is_refused",
+        "tests/contract/every_store/test_collecting.py::"
+        "test_no_order_of_a_save_and_collect_loses_what_was_acknowledged",
     ),
     # --- archives ---
     mutant(

@@ -12,7 +12,6 @@ from looopy.stores.artifacts.requests import Described, to_delete, to_open, to_s
 from looopy.stores.base import ArtifactStore
 from looopy.stores.records import ArtifactChange
 from looopy.stores.requests import Append, Fail, Request, Save
-from looopy.stores.shield import settle
 from looopy.types.artifact import Artifact, ArtifactKind, ArtifactStatus, Chunk, Content, Loaded
 from looopy.types.storable import repair, repair_piece
 
@@ -24,7 +23,8 @@ class TurnArtifacts:
     """
     The artifacts of a context, as one turn's tools see them.
 
-    A tool that times out or is cancelled first waits for the end of a change that it has begun.
+    A tool that times out or is cancelled first waits for the end of a commit that it has begun, but
+    for no upload.
 
     Args:
         commit: Commits a change together with its event, as a step of the turn, or keeps both until
@@ -168,7 +168,7 @@ class TurnArtifacts:
         return cast("C", repair(half).encode() + chunk) if isinstance(chunk, bytes) else chunk
 
     async def _change(self, request: Request) -> Artifact:
-        return await settle(self._artifacts.change(self._context_id, request, self._commit))
+        return await self._artifacts.change(self._context_id, request, self._commit)
 
     async def begin(self, request: Save) -> Artifact:
         """Begin the version that `open` was called for."""

@@ -13,7 +13,6 @@ the rest, or `abandon` leaves it to whoever comes next.
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -175,7 +174,13 @@ async def _save_first(
 async def _moved(
     known: Known, changes: Sequence[ArtifactChange], updates: Sequence[ArtifactUpdate]
 ) -> str | None:
-    """The first artifact to which the *changes* of a turn, told by *updates*, no longer fit."""
+    """
+    The first artifact to which the *changes* of a turn, told by *updates*, no longer fit.
+
+    The bytes of the others are held for the commit.
+    """
+    if known.staged is not None and (lost := await known.staged.renew(changes)) is not None:
+        return lost
     newest: dict[str, tuple[int, bool, int] | None] = {}
     for change, update in zip(changes, updates, strict=True):
         name = change.artifact_id
@@ -187,8 +192,6 @@ async def _moved(
                 return name
             newest[name] = None
             continue
-        if any(time.monotonic() > part.expires for part in change.parts):
-            return name
         building = change.status is ArtifactStatus.BUILDING
         if isinstance(change, ArtifactWrite):
             size = len(change.raw) if change.size is None else change.size
@@ -211,8 +214,8 @@ async def _newest(known: Known, artifact_id: str) -> tuple[int, bool, int] | Non
 
 def _conflict(artifact_id: str) -> StoreConflict:
     return StoreConflict(
-        f"artifact {artifact_id!r} was changed outside of this agent, or its parts have waited half"
-        " a day, so the turn that changed it is not saved: `save_state(without="
+        f"artifact {artifact_id!r} was changed outside of this agent, or its parts have waited for"
+        " more than a day, so the turn that changed it is not saved: `save_state(without="
         f"[{artifact_id!r}])` saves it without these changes, and `shutdown()` drops all that is"
         " not saved",
         artifact_id=artifact_id,

@@ -348,8 +348,10 @@ class ArtifactStore(Protocol):
         """
         Remove bytes that no version refers to and that are older than *grace_s*, and count them.
 
-        Such bytes are left by a process that died between writing them and its commit. The stores
-        look for them now and then by themselves, with a grace time of a day.
+        Such bytes are left by a process that died between writing them and its commit. Bytes of a
+        save that is on its way, or of a buffered turn, are held by their process and stay, whatever
+        the grace time. They are held no longer than a day; a commit that comes after they were
+        removed is refused. The stores look for such bytes now and then by themselves.
         """
         ...
 
@@ -358,8 +360,8 @@ class StagedArtifactStore(ArtifactStore, Protocol):
     """
     An `ArtifactStore` whose changes wait for a commit, and whose reads see them.
 
-    `change` still stores large parts at once. A process that dies before the commit leaves them
-    behind, and `collect` removes them.
+    `change` still stores large parts at once, and holds them for a day. If the process dies before
+    the commit, `collect` removes them.
     """
 
     async def hold(self, context_id: str, change: ArtifactChange, *, turn: int) -> Artifact:
@@ -372,6 +374,15 @@ class StagedArtifactStore(ArtifactStore, Protocol):
         Raises:
             ArtifactMoved: It was made for another state.
             ArtifactNotFound: There is no artifact to delete.
+        """
+        ...
+
+    async def renew(self, changes: Sequence[ArtifactChange]) -> str | None:
+        """
+        Keep the large parts of waiting changes from `collect` for another day.
+
+        Returns:
+            An artifact whose parts were not kept any more, or `None`: a commit would be refused.
         """
         ...
 

@@ -6,7 +6,6 @@ commit carries the epoch of its claim. A claim raises the epoch, so an owner tha
 can write nothing.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -292,10 +291,9 @@ class ArtifactPart:
     Attributes:
         size: Its bytes. `sha256`: their hex digest.
         rows: How many rows of a dataset it holds.
-        blob: Its name in the blob store, or `None` if the database holds `data`.
+        blob: Its name in the blob store, or `None` if the database holds `data`. Unless it is
+            shared, an upload holds it, which the commit ends.
         shared: The name was found in a row: the commit checks that some row still has it.
-        expires: By the monotonic clock, when a blob that was just written may be collected unless
-            a row names it; a commit that comes later is refused.
     """
 
     size: int
@@ -304,7 +302,6 @@ class ArtifactPart:
     blob: str | None = None
     data: bytes | None = field(default=None, repr=False)
     shared: bool = False
-    expires: float = math.inf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from looopy import ToolContext, open_stores, tool
+from looopy import Agent, ToolContext, open_stores, tool
 from looopy.errors import ArtifactNotFound, StoreConflict
-from looopy.testing import text, tool_call
+from looopy.stores.artifacts import parts
+from looopy.testing import ScriptedProvider, text, tool_call
 from looopy.testing.contracts.turns import begin
 from looopy.types.event import ArtifactUpdate
 
@@ -237,24 +237,6 @@ async def upload(context: ToolContext) -> str:
     return "done"
 
 
-async def test_parts_that_have_waited_too_long_are_a_conflict_as_well(
-    make_agent, tmp_path, monkeypatch
-):
-    """They may have been collected; the turn is not begun."""
-    async with open_stores(f"sqlite:///{tmp_path / 'a.db'}") as stores:
-        replies = [tool_call("upload"), text("ok")]
-        agent = await make_agent(replies, tools=[upload], stores=stores, auto_save=False)
-        await agent.execute_turn("a")
-        with monkeypatch.context() as later:
-            later.setattr("looopy.agent.buffer.time", SimpleNamespace(monotonic=lambda: 2.0**60))
-            with pytest.raises(StoreConflict) as refused:
-                await agent.save_state()
-        assert refused.value.artifact_id == "large"
-        assert await stores.journal.turns("ada") == []
-        await agent.shutdown()
-        assert await stores.artifacts.load("ada", "large") == LARGE
-
-
 @pytest.fixture
 async def half_stored(changing, begun, monkeypatch):
     """An agent whose save has met a change in the moment between its claim and its commit."""
@@ -303,6 +285,48 @@ async def test_clear_drops_what_waits(make_agent, begun):
     assert await agent.get_artifacts() == []
     await agent.save_state()
     assert await stores.artifacts.list("ada") == []
+
+
+@tool
+async def report(context: ToolContext) -> str:
+    """Save bytes that lie outside of the database."""
+    await context.artifacts.save("report", LARGE)
+    return "saved"
+
+
+def _buffering(stores):
+    model = ScriptedProvider([tool_call("report"), text("ok")])
+    return Agent("ada", llm_provider=model, tools=[report], stores=stores, auto_save=False)
+
+
+async def test_collect_in_another_process_leaves_the_bytes_of_a_buffered_turn(tmp_path: Path):
+    """Whatever its grace time: the turn holds them, and its save is whole."""
+    url = f"sqlite:///{tmp_path / 'a.db'}"
+    async with open_stores(url) as stores, open_stores(url) as other, _buffering(stores) as agent:
+        await agent.execute_turn("a")
+        assert await other.artifacts.collect(0) == 0
+        await agent.save_state()
+        assert await other.artifacts.collect(0) == 0
+        assert await other.artifacts.load("ada", "report") == LARGE
+
+
+async def test_a_buffered_turn_whose_bytes_were_collected_is_refused_before_it_is_written(
+    tmp_path: Path, monkeypatch
+):
+    """Its time was over: the error names the artifact, and the turn is saved without it."""
+    url = f"sqlite:///{tmp_path / 'a.db'}"
+    async with open_stores(url) as stores, open_stores(url) as other, _buffering(stores) as agent:
+        with monkeypatch.context() as patch:
+            patch.setattr(parts, "HELD_S", 0.0)
+            await agent.execute_turn("a")
+        assert await other.artifacts.collect(0) == 1
+        with pytest.raises(StoreConflict) as refused:
+            await agent.save_state()
+        assert refused.value.artifact_id == "report"
+        assert await other.state.load("ada") is None
+        await agent.save_state(without=["report"])
+        assert await other.artifacts.list("ada") == []
+        assert [m.role for m in await other.messages.list("ada")][-1] == "assistant"
 
 
 _DIES = """

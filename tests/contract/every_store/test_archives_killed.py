@@ -26,7 +26,7 @@ asyncio.run(run(*sys.argv[1:]))
 
 @pytest.mark.parametrize(
     ("kind", "failpoint"),
-    [("sqlite", "A2"), ("sqlite", "A3:2"), ("sqlite", "B2"), ("postgres", "B2")],
+    [("sqlite", "A2"), ("sqlite", "A3:2"), ("sqlite", "B2:9"), ("postgres", "B2:9")],
 )
 async def test_a_killed_import_leaves_nothing_and_can_be_run_again(
     kind, failpoint, sqlite_file, postgres, tmp_path, memory_stores

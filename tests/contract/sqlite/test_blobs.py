@@ -241,9 +241,9 @@ async def test_a_shared_name_that_is_gone_is_written_again(stores, folder, monke
     assert _blobs(folder) != [blob]
 
 
-async def test_a_commit_that_comes_too_late_is_refused(stores):
+async def test_a_commit_whose_upload_is_not_held_is_refused(stores):
     """Its bytes may have been collected by then."""
-    late = ArtifactPart(size=1, sha256="0" * 64, blob="0" * 64 + "-" + "0" * 16, expires=0.0)
+    late = ArtifactPart(size=1, sha256="0" * 64, blob="0" * 64 + "-" + "0" * 16)
     write = ArtifactWrite(
         artifact_id="doc", kind=ArtifactKind.FILE, stored=b"", media_type="x/y", parts=[late]
     )

@@ -3,15 +3,14 @@ Parts of a content: cut and stored, read and compared with their hashes, removed
 
 Equal parts of a tenant are stored once. A part may take over the name in another row only if the
 commit still finds that row and locks it, so a deletion on the way cannot remove the bytes. A part
-that no row names is an orphan: of a write that was cut short, or refused. It is removed after a
-grace time, and a commit that comes later than half of that time is refused.
+that no row names is held by an upload until the commit that names it. If the holder has died, or a
+day is over, the part is an orphan and may be removed; a commit that comes later is refused.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -29,8 +28,8 @@ PART_BYTES = 8 * 1024 * 1024
 DATABASE_PART_BYTES = 1024 * 1024
 """The largest tail; the largest part in a blob store, and in a database."""
 
-GRACE_S = 24 * 3600.0
-"""The age at which an orphan may be removed."""
+HELD_S = 24 * 3600.0
+"""How long an upload is held for the commit that names it, unless it is renewed."""
 
 LARGE = 1024 * 1024
 """The fewest bytes that are hashed, or parsed, in a thread."""
@@ -111,9 +110,9 @@ class Parts:
             if there is not None and await digest_of(there) == digest:  # else it is damaged
                 return ArtifactPart(size=size, sha256=digest, blob=name, shared=True)
         name = new_name(digest)
-        expires = time.monotonic() + GRACE_S / 2
+        await self.rows.hold_uploads([name], HELD_S, new=True)
         await self.blobs.put(path_of(self.tenant, name), piece)
-        return ArtifactPart(size=size, sha256=digest, blob=name, expires=expires)
+        return ArtifactPart(size=size, sha256=digest, blob=name)
 
     async def pieces(
         self, context_id: str, found: StoredVersion, *, start: int = 0, row: int | None = None
@@ -188,9 +187,10 @@ class Parts:
         return removed + await self._collect(self.blobs, waiting)
 
     async def _collect(self, blobs: Blobs, paths: Sequence[str]) -> int:
-        named = {name: path for path in paths if (name := name_of(path)) is not None}
-        orphans = await self.rows.unnamed(list(named)) if named else []
-        gone = [path for path in paths if name_of(path) is None] + [named[n] for n in orphans]
+        named = {path: name for path in paths if (name := name_of(path)) is not None}
+        orphans = await self.rows.unnamed(sorted(set(named.values()))) if named else []
+        free = set(await self.rows.end_uploads(orphans, held=False))
+        gone = [path for path, name in named.items() if name in free]
         for path in gone:
             await blobs.remove(path)
         return len(gone)
@@ -249,9 +249,17 @@ def stored_parts(
     yield None, cutter.tail
 
 
-async def drop(rows: ArtifactRows, tenant: str, blobs: Blobs, names: Sequence[str]) -> None:
-    """Remove those blobs that no row names any more; what a failure leaves is an orphan."""
-    for name in await rows.unnamed(names) if names else ():
+async def drop(
+    rows: ArtifactRows, tenant: str, blobs: Blobs, names: Sequence[str], *, held: bool = False
+) -> None:
+    """
+    Remove those blobs that no row names any more; what a failure leaves is an orphan.
+
+    Args:
+        held: Also if they are held by uploads, which are the caller's.
+    """
+    free = await rows.end_uploads(names, held=True) if held else await rows.unnamed(names)
+    for name in free:
         await blobs.remove(path_of(tenant, name))
 
 

@@ -182,3 +182,27 @@ class ArtifactRows(Protocol):
     async def unnamed(self, names: Sequence[str]) -> list[str]:
         """Those of *names* that no row of the tenant has."""
         ...
+
+    async def hold_uploads(
+        self, names: Sequence[str], ttl_s: float, *, new: bool
+    ) -> list[str]:
+        """
+        Hold blobs that no row has yet for *ttl_s* seconds, for a commit of this process.
+
+        Args:
+            new: These names are new; else they were held before.
+
+        Returns:
+            Those that are held no longer, and are not held now.
+        """
+        ...
+
+    async def end_uploads(self, names: Sequence[str], *, held: bool) -> list[str]:
+        """
+        Those of *names* that may be removed: no row has them, and no commit can name them any more.
+
+        Args:
+            held: Also those that are held; the caller holds them. Else their holder has to be dead,
+                or its time over.
+        """
+        ...

@@ -1,8 +1,9 @@
 """
 Artifacts whose changes wait for a commit: those of turns with `auto_save=False`.
 
-Large parts are stored at once, and rows only by the commit that takes the changes; so what never is
-committed leaves orphans, which `collect` removes. Reads see the waiting changes.
+Large parts are stored at once, and rows only by the commit that takes the changes. Until then their
+uploads are held, for a day after the last of them or the last try to save. Reads see the waiting
+changes.
 """
 
 from __future__ import annotations
@@ -160,14 +161,36 @@ class StagedRows:
         return None
 
     async def unnamed(self, names: Sequence[str]) -> list[str]:
-        """Those of *names* that neither a row nor a waiting change has."""
-        ours = {
+        """Those of *names* that no row has."""
+        return await self._rows.unnamed(names)
+
+    async def hold_uploads(
+        self, names: Sequence[str], ttl_s: float, *, new: bool
+    ) -> list[str]:
+        """Hold them, and with new ones all that wait."""
+        waiting = {
             part.blob
             for one in self._changed.values()
             for version in one.own.values()
             for part in version.parts
+            if part.blob is not None
         }
-        return [name for name in await self._rows.unnamed(names) if name not in ours]
+        if new and waiting:
+            await self._rows.hold_uploads(sorted(waiting), ttl_s, new=False)
+        return await self._rows.hold_uploads(names, ttl_s, new=new)
+
+    async def end_uploads(self, names: Sequence[str], *, held: bool) -> list[str]:
+        """As `ArtifactRows`."""
+        return await self._rows.end_uploads(names, held=held)
+
+    async def renew(self, changes: Sequence[ArtifactChange], ttl_s: float) -> str | None:
+        """See `StagedArtifactStore.renew`."""
+        of: dict[str, str] = {}
+        for change in changes:
+            if not isinstance(change, ArtifactDeletion):
+                of |= {part.blob: change.artifact_id for part in change.parts if part.blob}
+        lost = await self._rows.hold_uploads(sorted(of), ttl_s, new=False)
+        return of[lost[0]] if lost else None
 
     def _own(self, context_id: str, artifact_id: str, version: int) -> Version | None:
         one = self._changed.get((context_id, artifact_id))

@@ -7,14 +7,14 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
 from looopy._failpoints import reach
 from looopy.errors import Fenced, StoreConflict, StoreError, ValueRefused
 from looopy.stores.artifacts.changes import Changes, Prepared
-from looopy.stores.artifacts.parts import GRACE_S, LARGE, Parts, drop
+from looopy.stores.artifacts.parts import HELD_S, LARGE, Parts, drop
 from looopy.stores.artifacts.requests import Described, to_delete, to_open, to_save
 from looopy.stores.artifacts.rows import ArtifactRows, StoredVersion
 from looopy.stores.base import ArtifactStore
@@ -28,6 +28,7 @@ from looopy.stores.rules import (
     is_context_id,
     no_artifact,
 )
+from looopy.stores.shield import settle
 from looopy.types.artifact import Artifact, ArtifactKind, ArtifactStatus, Chunk, Content, Loaded
 from looopy.types.storable import (
     check_after_name,
@@ -125,6 +126,9 @@ class Artifacts(ArtifactStore):
         """
         Make a change, after all that were requested before it.
 
+        A caller that is cancelled while parts are written leaves orphans. Once a commit has begun,
+        its end is waited for.
+
         Args:
             commit: Makes the commit; by default it is one outside of turns.
         """
@@ -137,20 +141,31 @@ class Artifacts(ArtifactStore):
         async with self._in_line(context_id, request.artifact_id):
             for attempt in range(_TRIES):
                 prepared = await self._changes.prepare(context_id, request, share=attempt == 0)
-                try:
-                    if commit is None:
-                        done = await self._rows.apply(context_id, prepared.change)
-                    else:
-                        done = await commit(prepared.change)
-                except ArtifactMoved:
-                    continue
-                except Fenced:
-                    await self._take_back(prepared.change)
-                    raise
-                reach("A4")
-                await self._done(context_id, done, prepared)
-                return done
+                done = await settle(self._commit(context_id, prepared, commit))
+                if done is not None:
+                    return done
         raise StoreConflict("others keep changing this artifact: try again")
+
+    async def _commit(
+        self,
+        context_id: str,
+        prepared: Prepared,
+        commit: Callable[[ArtifactChange], Awaitable[Artifact]] | None,
+    ) -> Artifact | None:
+        """Commit a change; `None` if it has to be prepared again."""
+        try:
+            if commit is None:
+                done = await self._rows.apply(context_id, prepared.change)
+            else:
+                done = await commit(prepared.change)
+        except (ArtifactMoved, Fenced) as refused:
+            await self._take_back(prepared.change)
+            if isinstance(refused, Fenced):
+                raise
+            return None
+        reach("A4")
+        await self._done(context_id, done, prepared)
+        return done
 
     @contextlib.asynccontextmanager
     async def _in_line(self, context_id: str, artifact_id: str) -> AsyncIterator[None]:
@@ -175,7 +190,7 @@ class Artifacts(ArtifactStore):
             return
         names = [part.blob for part in change.parts if part.blob is not None and not part.shared]
         with contextlib.suppress(StoreError):  # what is left is an orphan
-            await drop(self._rows, self._parts.tenant, self._parts.blobs, names)
+            await drop(self._rows, self._parts.tenant, self._parts.blobs, names, held=True)
 
     async def _done(self, context_id: str, artifact: Artifact, prepared: Prepared) -> None:
         self._changes.done(context_id, artifact, prepared)
@@ -186,7 +201,7 @@ class Artifacts(ArtifactStore):
             if time.monotonic() - self._tidied > _TIDY_S:
                 self._tidied = time.monotonic()
                 self._shard = (self._shard + 1) % _SHARDS
-                await self.collect(GRACE_S, f"/{self._shard:02x}")
+                await self.collect(HELD_S, f"/{self._shard:02x}")
 
     # --- reading ---
 
@@ -342,6 +357,10 @@ class StagedArtifacts(Artifacts):
     async def hold(self, context_id: str, change: ArtifactChange, *, turn: int) -> Artifact:
         """Keep a change; reads see it from now on."""
         return await self._staged.hold(context_id, change, turn=turn)
+
+    async def renew(self, changes: Sequence[ArtifactChange]) -> str | None:
+        """Hold the parts of waiting changes for another day."""
+        return await self._staged.renew(changes, HELD_S)
 
 
 class _Line:

@@ -15,6 +15,8 @@ from typing import Protocol
 
 from looopy.errors import StoreUnavailable
 
+UNFINISHED = ".tmp"
+"""What a name ends in while its object is written, where that takes several steps."""
 _NAME = r"([0-9a-f]{2})[0-9a-f]{62}-[0-9a-f]{16}"
 
 
@@ -73,6 +75,6 @@ def path_of(tenant: str, name: str) -> str:
 
 
 def name_of(path: str) -> str | None:
-    """The name in the path of a finished object; `None` for any other path."""
-    name = path.rpartition("/")[2]
+    """The name in the path of an object, finished or not; `None` for any other path."""
+    name = path.rpartition("/")[2].removesuffix(UNFINISHED)
     return name if re.fullmatch(_NAME, name) else None

@@ -19,9 +19,8 @@ from pathlib import Path
 
 from looopy._failpoints import reach
 from looopy.errors import StorageFull, StoreUnavailable
-from looopy.stores.blobs.base import name_of
+from looopy.stores.blobs.base import UNFINISHED, name_of
 
-_UNFINISHED = ".tmp"
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
@@ -58,7 +57,7 @@ class FolderBlobs:
     def _put(self, path: str, content: bytes | memoryview) -> None:
         name = path.rpartition("/")[2]
         with self._trouble(writes=True), self._folder_of(path, make=True) as folder:
-            unfinished = f"{name}{_UNFINISHED}"
+            unfinished = f"{name}{UNFINISHED}"
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINK
             file = os.open(unfinished, flags, 0o600, dir_fd=folder)
             try:
@@ -163,7 +162,7 @@ def _old_files(folder: int, until: float) -> Iterator[str]:
     for name in os.listdir(folder):
         with contextlib.suppress(FileNotFoundError):
             told = os.stat(name, dir_fd=folder, follow_symlinks=False)
-            if name_of(name.removesuffix(_UNFINISHED)) and told.st_mtime <= until:
+            if name_of(name) and told.st_mtime <= until:
                 yield name
 
 

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
-from functools import partial
+import os
+from collections.abc import Iterator, Sequence
+from functools import cache, partial
 from typing import Any, Unpack
 
 from looopy.errors import StoreError
-from looopy.stores.artifacts.parts import drop
+from looopy.stores.artifacts.parts import HELD_S, drop
 from looopy.stores.artifacts.rows import StoredPart, StoredVersion, Wanted
 from looopy.stores.artifacts.store import Artifacts
 from looopy.stores.log import read_rows
+from looopy.stores.owner import Owner, provably_dead
 from looopy.stores.records import ArtifactChange, ArtifactWrite
 from looopy.stores.sql import statements as s
 from looopy.stores.sql.commit import change_artifact, create
 from looopy.stores.sql.driver import Driver, Query, Steps
 from looopy.stores.sql.head import peek
-from looopy.stores.sql.store import NO_LIMIT, SQLStore, bounded, one_step
+from looopy.stores.sql.store import NO_LIMIT, SQLStore, as_us, bounded, one_step
 from looopy.stores.sql.turns import stored_artifact
 from looopy.types.artifact import Artifact
 
@@ -103,14 +105,65 @@ class SQLArtifactRows(SQLStore):
 
         def work() -> Steps[list[str]]:
             gone = []
-            for name in names:
-                sha256 = name.partition("-")[0]
-                params = {"tenant": self.tenant, "sha256": sha256, "blob": name}
-                if not (yield Query(s.NAMED_BLOB, params)):
-                    gone.append(name)
+            for params in self._blobs(names):
+                found = yield Query(s.NAMED_BLOB, params)
+                gone += [] if found else [params["blob"]]
             return gone
 
         return await self.backend.run(work, write=False) if names else []
+
+    async def hold_uploads(
+        self, names: Sequence[str], ttl_s: float, *, new: bool
+    ) -> list[str]:
+        statement, holder = s.HOLD_UPLOAD if new else s.RENEW_UPLOAD, _holder()
+
+        def work() -> Steps[list[str]]:
+            gone = []
+            for params in self._blobs(names, holder=holder, ttl_us=as_us(ttl_s)):
+                found = yield Query(statement, params)
+                gone += [] if found else [params["blob"]]
+            return gone
+
+        return await self.backend.run(work, write=True) if names else []
+
+    async def end_uploads(self, names: Sequence[str], *, held: bool) -> list[str]:
+
+        def work() -> Steps[list[str]]:
+            free = []
+            if not held:  # also those whose blob was never written
+                yield Query(s.DROP_OLD_UPLOADS, {"tenant": self.tenant, "ttl_us": as_us(HELD_S)})
+            for params in self._blobs(names):
+                # A commit that names it ends before this lock is given, or finds nothing to take.
+                found = yield Query(s.UPLOAD_OF, params)
+                if found:
+                    holder, lasts = found[0]
+                    if not held and lasts and not provably_dead(holder):
+                        continue
+                    yield Query(s.TAKE_UPLOAD, params)
+                if not (yield Query(s.NAMED_BLOB, params)):
+                    free.append(params["blob"])
+            return free
+
+        return await self.backend.run(work, write=True) if names else []
+
+    def _blobs(self, names: Sequence[str], **others: Any) -> Iterator[dict[str, Any]]:
+        for name in names:
+            yield {
+                "tenant": self.tenant,
+                "sha256": name.partition("-")[0],
+                "blob": name,
+                **others,
+            }
+
+
+@cache
+def _owner_of(pid: int) -> Owner:  # noqa: ARG001 - a fork is another process
+    return Owner.new()
+
+
+def _holder() -> str:
+    """This process, as others may prove its end."""
+    return _owner_of(os.getpid()).token()
 
 
 def _version(*row: Any) -> StoredVersion:

@@ -9,7 +9,6 @@ fail in between.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -307,14 +306,15 @@ def _grow_artifact(key: Mapping[str, Any], growth: ArtifactGrowth) -> Steps[Arti
 def add_parts(
     params: Mapping[str, Any], change: ArtifactWrite | ArtifactGrowth
 ) -> Steps[None]:
-    """Add the rows of the new parts; `ArtifactMoved` if a blob may go before they are there."""
+    """Add the rows of the new parts; `ArtifactMoved` if somebody may have removed a blob."""
     base = {name: params[name] for name in ("tenant", "context", "artifact", "version")}
+    named: set[str | None] = {None}
     for part, row in zip(change.parts, placed_parts(change), strict=True):
-        if time.monotonic() > part.expires:
-            raise ArtifactMoved
-        named = {"tenant": base["tenant"], "sha256": row.sha256, "blob": row.blob}
-        if part.shared and not (yield Query(s.HOLD_BLOB, named)):
-            raise ArtifactMoved
+        if row.blob not in named:
+            named.add(row.blob)
+            blob = {"tenant": base["tenant"], "sha256": row.sha256, "blob": row.blob}
+            if not (yield Query(s.HOLD_BLOB if part.shared else s.TAKE_UPLOAD, blob)):
+                raise ArtifactMoved
         yield add_part(base, row)
 
 

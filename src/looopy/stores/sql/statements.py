@@ -31,7 +31,7 @@ TABLES = frozenset(
         *("contexts", "turns", "messages", "events"),
         *("artifacts", "artifact_parts", "inbox", "turn_keys", "waiters"),
         *("context_index", "unindexed", "searched", "words", "lineage", "inner"),
-        *("spending", "reservations"),
+        *("uploads", "spending", "reservations"),
     )
 )
 
@@ -789,6 +789,29 @@ _BLOB = (
 )
 FIND_BLOB = _BLOB.format("size = :size AND blob IS NOT NULL")
 NAMED_BLOB = _BLOB.format("blob = :blob")
+# A name that no row of a part has yet is held by a row of an upload. The commit that names the blob
+# takes that row away, and is refused if it is missing. Whoever removes the blob takes it away
+# first. So of a commit and a removal one finds nothing to take.
+HOLD_UPLOAD = (
+    "INSERT INTO looopy_uploads (tenant_id, blob, holder, held_until)"
+    " VALUES (:tenant, :blob, :holder, now_us() + :ttl_us) RETURNING blob"
+)
+RENEW_UPLOAD = (
+    "UPDATE looopy_uploads SET held_until = now_us() + :ttl_us"
+    " WHERE tenant_id = :tenant AND blob = :blob RETURNING blob"
+)
+TAKE_UPLOAD = (
+    "DELETE FROM looopy_uploads WHERE tenant_id = :tenant AND blob = :blob RETURNING blob"
+)
+UPLOAD_OF = (
+    "SELECT holder, held_until > now_us() FROM looopy_uploads"
+    " WHERE tenant_id = :tenant AND blob = :blob /* FOR UPDATE */"
+)
+DROP_OLD_UPLOADS = (
+    "DELETE FROM looopy_uploads WHERE tenant_id = :tenant AND held_until < now_us() - :ttl_us"
+    " /* MANY */"
+)
+
 # The row that another one takes the name from may not be deleted before both are committed. A row
 # that is being deleted counts as gone: waiting for it could be waiting in a circle.
 HOLD_BLOB = f"{NAMED_BLOB} /* FOR KEY SHARE SKIP LOCKED */"

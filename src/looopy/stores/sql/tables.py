@@ -4,12 +4,12 @@ The schema as SQLAlchemy tables: a reference for readers, which a test compares 
 Nothing on the hot path imports this module: SQLAlchemy takes longer to load than a restarted
 process has to accept its first turn. Reads and writes are text in `statements.py`.
 
-Every key begins with `(tenant_id, context_id)`, but for those of accounts, so the tables can be
-partitioned and sharded by it;
-no number comes from a sequence, no order from a timestamp. Times are integer microseconds since
-1970, UTC; JSON is text, kept as it was written. Rows are found by primary key alone, but for the
-parts of artifacts and words: an event by the turn whose range of `seq` holds it, so no other index
-has to be written. Forks have one, by which their parent finds them.
+Every key begins with `(tenant_id, context_id)`, but for those of accounts and uploads, so the
+tables can be partitioned and sharded by it; no number comes from a sequence, no order from a
+timestamp. Times are integer microseconds since 1970, UTC; JSON is text, kept as it was written.
+Rows are found by primary key alone, but for the parts of artifacts and words: an event by the turn
+whose range of `seq` holds it, so no other index has to be written. Forks have one, by which their
+parent finds them.
 
 In SQLite, tables of short rows are clustered by their key: one page to write instead of two. SQLite
 keeps turns, messages and events under the number of their context (`sqlite_metadata`), with views
@@ -215,6 +215,19 @@ artifact_parts = _table(
 )
 Index(None, artifact_parts.c.tenant_id, artifact_parts.c.sha256)
 
+# Blobs that a process has written, or is writing, for a row to come: nobody else may remove them.
+uploads = Table(
+    f"{PREFIX}uploads",
+    metadata,
+    Column("tenant_id", _key, nullable=False),
+    Column("blob", _key, nullable=False),
+    _text("holder"),
+    _number("held_until"),
+    PrimaryKeyConstraint("tenant_id", "blob"),
+    CheckConstraint("tenant_id <> ''", name="tenant"),
+    sqlite_with_rowid=False,
+)
+
 inbox = _table(
     "inbox",
     _number("entry"),
@@ -403,7 +416,7 @@ word_rows = Table(
     sqlite_with_rowid=False,
 )
 for _shared in (
-    *(artifacts, artifact_parts, inbox, turn_keys, waiters),
+    *(artifacts, artifact_parts, uploads, inbox, turn_keys, waiters),
     *(context_index, unindexed, searched, lineage, inner, spending, reservations),
 ):
     _shared.to_metadata(sqlite_metadata)

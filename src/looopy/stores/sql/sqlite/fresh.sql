@@ -235,6 +235,17 @@ CREATE TABLE looopy_inner (
 
 ;
 CREATE UNIQUE INDEX ix_looopy_inner_tenant_id_outer_id_call_key ON looopy_inner (tenant_id, outer_id, call_key);
+CREATE TABLE looopy_uploads (
+	tenant_id TEXT NOT NULL, 
+	blob TEXT NOT NULL, 
+	holder TEXT NOT NULL, 
+	held_until BIGINT NOT NULL, 
+	CONSTRAINT pk_looopy_uploads PRIMARY KEY (tenant_id, blob), 
+	CONSTRAINT ck_looopy_uploads_tenant CHECK (tenant_id <> '')
+)
+ WITHOUT ROWID
+
+;
 CREATE TABLE looopy_spending (
 	tenant_id TEXT NOT NULL, 
 	account TEXT NOT NULL, 
