@@ -83,7 +83,7 @@ async def condense(
         with scope:
             summary = await summarise(
                 part,
-                metered(provider, ledger, config),
+                metered(provider, ledger),
                 options,
                 model=abilities.model,
                 window_tokens=known.window_tokens,

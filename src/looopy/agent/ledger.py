@@ -54,11 +54,14 @@ class Ledger:
     Args:
         allowances: May be none, where the turn works for one that has some.
         patience_s: How long to wait for room while other calls run.
+        needs_price: Refuses calls without a known price, for the sake of its own allowances.
         outer: The accounts of the turn that this one works for.
 
     Attributes:
         allowances: The accounts, those of outer turns in the same stores included.
         beyond: The outer turn's accounts in other stores.
+        needs_price: True if it or an outer turn refuses calls without a known price: each budget
+            decides for its own limits.
     """
 
     def __init__(
@@ -68,6 +71,7 @@ class Ledger:
         place: Place,
         *,
         patience_s: float,
+        needs_price: bool = False,
         outer: Ledger | None = None,
     ) -> None:
         self._stores = stores
@@ -75,6 +79,7 @@ class Ledger:
         self._patience_s = patience_s
         self._outer = outer
         self.beyond = outer
+        self.needs_price: bool = needs_price or (outer is not None and outer.needs_price)
         self.allowances = list(allowances)
         if outer is not None and outer.is_in(stores):
             self.beyond = outer.beyond
@@ -83,12 +88,6 @@ class Ledger:
         self._charged = NO_USAGE  # by tools
         self._inside = NO_USAGE
         self._added = NOTHING
-
-    @property
-    def limits_money(self) -> bool:
-        """True if an account has a limit in dollars."""
-        beyond = self.beyond is not None and self.beyond.limits_money
-        return beyond or any(one.nanos is not None for one in self.allowances)
 
     def is_in(self, stores: Stores) -> bool:
         """True if the accounts are those of *stores*."""
@@ -231,17 +230,24 @@ def ledger_of(
     outer = _outer.get()
     if outer is None and not config.budget.has_windows:
         return None
-    allowances = allowances_of(config.budget, owner)
-    place = Place(digest_of(context_id), turn)
-    return Ledger(stores, allowances, place, patience_s=config.busy_timeout_s, outer=outer)
+    budget = config.budget
+    allowances = allowances_of(budget, owner)
+    limits_money = any(one.nanos is not None for one in allowances)
+    return Ledger(
+        stores,
+        allowances,
+        Place(digest_of(context_id), turn),
+        patience_s=config.busy_timeout_s,
+        needs_price=limits_money and budget.unknown_cost == "refuse",
+        outer=outer,
+    )
 
 
-def metered(provider: LLMProvider, ledger: Ledger | None, config: LoopConfig) -> LLMProvider:
+def metered(provider: LLMProvider, ledger: Ledger | None) -> LLMProvider:
     """*provider*, with its calls paid for from the accounts of *ledger*, if there are any."""
     if ledger is None:
         return provider
-    needs_price = ledger.limits_money and config.budget.unknown_cost == "refuse"
-    return MeteredProvider(provider, ledger, needs_price=needs_price)
+    return MeteredProvider(provider, ledger, needs_price=ledger.needs_price)
 
 
 def _tightest(allowances: Sequence[Allowance]) -> list[Allowance]:

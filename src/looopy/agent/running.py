@@ -158,7 +158,7 @@ class RunningTurn:
             )
             given = Given(
                 context=context,
-                provider=metered(self.setup.provider, ledger, config),
+                provider=metered(self.setup.provider, ledger),
                 sources=self.setup.sources,
                 config=config,
                 redactor=self.redactor,

@@ -48,7 +48,8 @@ class Budget:
         unknown_cost: The effect of a limit in dollars if the price is unknown (no `prices` extra,
             an unlisted model, your own server). `"refuse"` does not start the agent, and ends a
             turn as `budget` if its model turns out to have no price; `"ignore"` counts such calls
-            as free.
+            as free. An agent that works as a tool follows the word of the turn that it works for,
+            where that turn's limits are concerned.
         has_windows: True if it limits a day or a month.
     """
 

@@ -429,6 +429,24 @@ async def test_agents_that_are_tools_pay_from_the_same_accounts_once(agent_of, s
     assert result.stop_reason is StopReason.BUDGET
 
 
+@pytest.mark.parametrize("word", ["ignore", "refuse"])
+async def test_each_budget_decides_for_its_own_limits_about_calls_without_a_price(
+    agent_of, memory_stores, word
+):
+    """An agent that is a tool follows the budget of the turn that it works for."""
+    other = "refuse" if word == "ignore" else "ignore"
+    own = LoopConfig(budget=Budget(unknown_cost=other))
+    unpriced = ScriptedProvider([text("3")])
+    helper = Agent("template", llm_provider=unpriced, agent_name="h", loop_config=own)
+    outer = Paid([tool_call("h", prompt="?"), text("ok")])
+    config = limits(owner_day_cost_usd=5.0, unknown_cost=word)
+    agent = await agent_of(outer, config, tools=[helper.as_tool()], stores=memory_stores)
+    result = await agent.execute_turn("go", auth_context=ADA)
+    assert len(unpriced.requests) == (word == "ignore")
+    (said,) = (message.text for message in result.messages if message.role == "toolResult")
+    assert said == "3" if word == "ignore" else "no known price" in said
+
+
 async def test_a_summary_is_paid_for(agent_of, memory_stores):
     """Between turns it raises if there is no room; nothing was stored then."""
     config = limits(owner_day_tokens=10**6)
