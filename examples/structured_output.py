@@ -45,7 +45,7 @@ async def main() -> None:
             if event.type == "warning":
                 print(event.text.splitlines()[0])
         try:
-            trip = (await turn).raise_for_outcome().output
+            trip = (await turn).require_output()
         except OutputInvalid as error:
             print("no plan:", error)
         else:

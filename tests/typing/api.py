@@ -243,10 +243,12 @@ async def agents_prompts_and_types() -> None:
         system_prompt=["a", for_prompt, PromptPart("b", position="after", order=1, version="2")],
     )
     counts = await agent.execute_turn("hello", output_type=dict[str, int])
-    assert_type(counts.output, dict[str, int])
+    assert_type(counts.output, dict[str, int] | None)
+    assert_type(counts.raise_for_outcome().require_output(), dict[str, int])
     assert_type(counts.raise_for_outcome(), TurnResult[dict[str, int]])
-    assert_type((await agent.execute_turn("hello", output_type={"type": "string"})).output, Any)
-    assert_type((await agent.execute_turn("hello")).output, Any)
+    by_schema = await agent.execute_turn("hello", output_type={"type": "string"})
+    assert_type(by_schema.output, Any | None)
+    assert_type((await agent.execute_turn("hello")).output, Any | None)
     PromptPart("a", position="behind")  # type: ignore[arg-type]  # before or after
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Any, Generic, cast
 
 from looopy.errors import LooopyError, TurnIncomplete
 from looopy.types.artifact import Artifact
@@ -100,7 +100,7 @@ class TurnResult(Generic[OutputT]):
         turn: Its number in the context.
         text: The text of the last answer; empty if it has no text.
         output: The answer as `output_type`; `None` without one, or if the turn ended before such an
-            answer.
+            answer, as one that waits does. See `require_output()`.
         messages: The messages that the turn added, oldest first.
         pending: The requests that it waits for, if the outcome is `input_required` or
             `auth_required`.
@@ -112,7 +112,7 @@ class TurnResult(Generic[OutputT]):
     outcome: Outcome
     stop_reason: StopReason
     text: str = ""
-    output: OutputT = None  # type: ignore[assignment]  # as its text says
+    output: OutputT | None = None
     messages: Sequence[Message] = ()
     usage: Usage = NO_USAGE
     iterations: Sequence[IterationResult] = ()
@@ -133,3 +133,18 @@ class TurnResult(Generic[OutputT]):
         if self.outcome in (Outcome.CANCELLED, Outcome.INTERRUPTED):
             raise TurnIncomplete(f"the turn was {self.outcome}", outcome=self.outcome.value)
         return self
+
+    def require_output(self) -> OutputT:
+        """
+        Return the output of a turn that had an `output_type`.
+
+        Raises:
+            LooopyError: The turn failed; this is its error.
+            TurnIncomplete: The turn has no output: it was cancelled or interrupted, waits for an
+                answer (`pending`), or ended at a limit.
+        """
+        if self.raise_for_outcome().stop_reason is not StopReason.STOP:
+            waits = "; answer its pending requests, then continue it" if self.pending else ""
+            text = f"the turn ended as {self.outcome} ({self.stop_reason}) without an output{waits}"
+            raise TurnIncomplete(text, outcome=self.outcome.value)
+        return cast("OutputT", self.output)  # which may be None, if the type allows that

@@ -20,6 +20,7 @@ from looopy.errors import (
     IdempotencyConflict,
     InvalidTool,
     OutputInvalid,
+    TurnIncomplete,
 )
 from looopy.llm.anthropic.provider import AnthropicProvider
 from looopy.llm.openai.provider import OpenAIProvider
@@ -200,7 +201,7 @@ async def test_whatever_pydantic_describes_may_be_asked_for(
         provider = native([text(f"```json\n{body}\n```" if way == "fenced" else body)])
     agent = await make_agent(provider)
     result = await agent.execute_turn("go", output_type=output_type)
-    assert result.output == output
+    assert result.output == result.require_output() == output
     assert type(result.output) is type(output)
     sent = provider.options[0].output_schema or provider.requests[0].tools[0].parameters
     assert sent["type"] == "object"
@@ -277,6 +278,29 @@ async def test_an_answer_that_was_cut_off_is_given_again(make_agent):
     result = await agent.execute_turn("Which city?", output_type=City)
     assert (result.stop_reason, result.output.name) == (StopReason.STOP, "Oslo")
     assert "cut off" in provider.requests[1].messages[-1].text
+
+
+async def test_a_required_output_is_there_or_an_error_says_why_not(make_agent):
+    """A turn that waits, or ended at a limit, did not fail, and has no output."""
+
+    @tool(needs_approval=True)
+    def pay(cents: int) -> str:
+        """Pay."""
+        return f"paid {cents}"
+
+    replies = [tool_call("pay", cents=1), tool_call("pay", cents=2), GIVEN]
+    agent = await make_agent(replies, tools=[pay], loop_config=LoopConfig(max_iterations=1))
+    waits = await agent.execute_turn("Which city?", output_type=City)
+    assert waits.raise_for_outcome().output is None
+    with pytest.raises(TurnIncomplete, match=r"input_required.* pending") as incomplete:
+        waits.require_output()
+    assert incomplete.value.outcome == "input_required"
+    request = waits.pending[0].request_id
+    stopped = await agent.execute_turn(None, inputs={request: True})
+    with pytest.raises(TurnIncomplete, match="without an output"):
+        stopped.require_output()
+    answered = await agent.execute_turn("Go on.", output_type=City)
+    assert answered.require_output() == City(name="Oslo", inhabitants=700000)
 
 
 async def test_an_answer_beside_other_calls_ends_the_turn(make_agent, memory_stores):
