@@ -330,7 +330,11 @@ class StorageFull(StoreUnavailable):
 
 
 class SchemaOutOfDate(StoreError):
-    """The database lacks the schema of this version; the message names the command to run."""
+    """
+    The database lacks the schema of this version; the message names the command to run.
+
+    Opening raises it, and so does a write after another process has migrated the database.
+    """
 
     found: str | None = None
     expected: str | None = None

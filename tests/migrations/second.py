@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import shutil
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 from unittest import mock
 
 from looopy.stores.sql import migrate
-from looopy.stores.sql.postgres import driver, rls  # noqa: F401 - loaded before the head is another
+from looopy.stores.sql.postgres import driver, one_statement, rls  # noqa: F401 - loaded before the head is another
 from looopy.stores.sql.sqlite import schema  # noqa: F401 - as above
 from looopy.stores.sql.statements import HEAD
 
@@ -64,4 +65,20 @@ def _head(revision: str) -> Iterator[None]:
         for module in ours:
             if "HEAD" in vars(module):
                 patched.enter_context(mock.patch.object(module, "HEAD", revision))
+        patched.callback(one_statement._text.cache_clear)  # statements with the number of the head
+        one_statement._text.cache_clear()
         yield
+
+
+async def migrate_elsewhere(url: str, folder: Path) -> None:
+    """Bring the database to `SECOND` in another process, which is of that version."""
+    code = (
+        "import pathlib, sys\n"
+        "from looopy.stores.sql import migrate\n"
+        "from tests.migrations.second import second_migration\n"
+        "with second_migration(pathlib.Path(sys.argv[2])):\n"
+        "    migrate.upgrade(sys.argv[1])\n"
+    )
+    command = [sys.executable, "-c", code, url, str(folder)]
+    done = await asyncio.create_subprocess_exec(*command, cwd=ROOT)
+    assert await done.wait() == 0

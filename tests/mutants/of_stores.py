@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutant import Edit, Mutant, mutant
 
 _REDACTED = "tests/contract/every_store/test_erasure.py::TestRedactionInMemory"
+_FENCE = "tests/migrations/test_fence.py"
 _FORKS = "tests/contract/every_store/test_forks.py::TestForksOnSQLite"
 _JOURNAL = "tests/contract/every_store/test_journal.py"
 _TYPES = "tests/property/test_wrong_types.py"
@@ -335,24 +336,13 @@ MUTANTS = [
             f"{_STATE}::TestStateOnSQLite::test_deleting_leaves_nothing_behind",
         ),
     ),
-    Mutant(
+    mutant(
         "begin-late",
         "of processes that write to one file at once most are told that it is locked",
-        (
-            Edit(
-                "looopy.stores.sql.sqlite.driver:_write_together",
-                'connection.execute("BEGIN IMMEDIATE"), patience_s) for job in jobs:',
-                'connection.execute("BEGIN"), patience_s)\n'
-                "for job in jobs:",
-            ),
-            Edit(
-                "looopy.stores.sql.sqlite.driver:_write_alone",
-                'connection.execute("BEGIN IMMEDIATE"), patience_s) job.result',
-                'connection.execute("BEGIN"), patience_s)\n'
-                "job.result",
-            ),
-        ),
-        (f"{_FILE}::test_a_write_has_the_file_before_it_reads",),
+        "looopy.stores.sql.sqlite.schema:begin_write",
+        'connection.execute("BEGIN IMMEDIATE")',
+        'connection.execute("BEGIN")',
+        f"{_FILE}::test_a_write_has_the_file_before_it_reads",
     ),
     mutant(
         "commits-to-a-file-that-is-gone",
@@ -775,6 +765,38 @@ MUTANTS = [
         "if False:",
         "tests/migrations/test_before.py::"
         "test_each_schema_of_a_clone_is_refused_with_the_way_out",
+    ),
+    mutant(
+        "a-file-has-no-schema-fence",
+        "a process that has a file open writes on after a newer version has migrated it",
+        "looopy.stores.sql.sqlite.schema:begin_write",
+        "if version != connection.checked_at:",
+        "if False:",
+        f"{_FENCE}::test_no_write_passes_the_fence[sqlite]",
+    ),
+    mutant(
+        "a-turn-passes-the-schema-fence",
+        "a claim of one statement writes into a schema that it does not know",
+        "looopy.stores.sql.postgres.one_statement:_text",
+        'f" AND {s.at_head()} RETURNING "',
+        '" RETURNING "',
+        f"{_FENCE}::test_no_write_passes_the_fence[asyncpg]",
+    ),
+    mutant(
+        "a-transaction-passes-the-schema-fence",
+        "an old process deletes contexts of a schema that it does not know",
+        "looopy.stores.sql.postgres.driver:PostgresDriver.__init__",
+        "_BEGIN_WRITE + local + durably + fence",
+        "_BEGIN_WRITE + local + durably",
+        f"{_FENCE}::test_no_write_passes_the_fence[psycopg]",
+    ),
+    mutant(
+        "a-migration-overtakes-a-transaction",
+        "a write that began before a migration ends in the new schema",
+        "looopy.stores.sql.postgres.migrate:_run_in_one_transaction",
+        "[VERSION_TABLE, *names]",
+        "names",
+        f"{_FENCE}::test_a_migration_waits_for_a_write_that_has_begun",
     ),
     mutant(
         "all-tables-go-without-a-question",

@@ -31,6 +31,7 @@ from looopy.stores.sql import migrate
 from looopy.stores.sql.driver import Query
 from looopy.stores.sql.migrate import bring_to_head
 from looopy.stores.sql.sqlite import connection as sqlite
+from looopy.stores.sql.sqlite.backups import backups_of
 from looopy.stores.sql.sqlite.driver import SQLiteDriver
 from looopy.testing import ScriptedProvider, text
 from looopy.testing.contracts.turns import CONTEXT, answer, begin, commit, ends, said, user
@@ -1028,6 +1029,7 @@ async def test_the_longest_name_has_room_for_what_lies_beside_it(tmp_path):
     place = tmp_path / ("x" * 197 + ".db")
     async with open_stores(f"sqlite:///{place}") as stores:
         await stores.messages.append("c", [user("a")])
-    await asyncio.to_thread(migrate.downgrade, f"sqlite:///{place}", "0002")
-    async with open_stores(f"sqlite:///{place}") as stores:
-        assert await stores.messages.count("c") == 1
+    await asyncio.to_thread(migrate.downgrade, f"sqlite:///{place}", "base")
+    (copy,) = backups_of(place)
+    with contextlib.closing(sqlite3.connect(copy)) as opened:
+        assert opened.execute("SELECT COUNT(*) FROM looopy_messages").fetchall() == [(1,)]

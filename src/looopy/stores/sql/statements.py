@@ -24,6 +24,12 @@ PREFIX = "looopy_"
 VERSION_TABLE = f"{PREFIX}version"
 """Where alembic keeps our revision: `alembic_version` is the application's."""
 
+
+def at_head() -> str:
+    """A condition: the schema is the one of this version. Not a constant, as `HEAD` is in tests."""
+    return f"(SELECT version_num FROM {VERSION_TABLE} LIMIT 1) = '{HEAD}'"
+
+
 # All there are, known here so that nothing has to load `tables.py` for their names.
 TABLES = frozenset(
     f"{PREFIX}{name}"

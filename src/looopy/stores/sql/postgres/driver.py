@@ -47,7 +47,8 @@ from looopy.stores.sql.postgres.one_statement import NOT_CLOSED, answer_of, fold
 from looopy.stores.sql.postgres.outcome import fate_of_statement, fate_of_transaction
 from looopy.stores.sql.postgres.pool import TIMEOUTS, Pool, Session
 from looopy.stores.sql.postgres.url import PostgresURL
-from looopy.stores.sql.statements import HEAD, TABLES
+from looopy.stores.sql.revision import FIND_BEFORE, out_of_date
+from looopy.stores.sql.statements import HEAD, TABLES, VERSION_TABLE, at_head
 
 T = TypeVar("T")
 PATIENCE_S = 5.0
@@ -109,7 +110,10 @@ class PostgresDriver:
             weakref.WeakValueDictionary()
         )
         local = _LOCALLY if url.pooled else ""
-        self._begin_write = _BEGIN_WRITE + local + (_DURABLY if url.pooled else "")
+        durably = _DURABLY if url.pooled else ""
+        # Fails with the SQLSTATE `NOT_CLOSED` if the schema is another by now.
+        fence = f"; SELECT 1 / COUNT(*) FROM {VERSION_TABLE} WHERE {at_head()}"  # noqa: S608 - constants
+        self._begin_write = _BEGIN_WRITE + local + durably + fence
         self._begin_read = _BEGIN_READ + local
         self._secured = False  # true if each transaction has to name its tenant
         self._alone = not url.pooled  # true if one statement may be a transaction
@@ -147,8 +151,6 @@ class PostgresDriver:
         if found == HEAD:
             return False
         if self._bring_to_head is None:
-            from looopy.stores.sql.revision import out_of_date
-
             raise out_of_date(found)
         await asyncio.to_thread(self._bring_to_head, self._url)
         return True
@@ -303,6 +305,11 @@ class PostgresDriver:
                 if trouble.sqlstate == pg_rls.UNSAID and not said:
                     # Row-level security was turned on while this was open; nothing was written.
                     self._secured, self._alone = True, False
+                    continue
+                if trouble.sqlstate == NOT_CLOSED:  # the fence at the beginning of a transaction
+                    found, _ = await look(pool, self._url)
+                    if found != HEAD:
+                        raise out_of_date(found) from None
                     continue
                 collisions += trouble.collided
                 again = trouble.passing or (trouble.collided and collisions < _COLLISIONS)
@@ -497,8 +504,6 @@ async def look(pool: Pool, url: PostgresURL) -> tuple[str | None, set[str]]:
 
 async def _find_before(pool: Pool, url: PostgresURL) -> str | None:
     """The revision of a database without our table of versions."""
-    from looopy.stores.sql.revision import FIND_BEFORE
-
     try:
         rows = await ask_once(pool, Query(FIND_BEFORE, {}, alone=True), url)
     except StoreUnavailable as error:

@@ -30,7 +30,7 @@ from looopy.stores.sql.postgres.driver import ask_once, look
 from looopy.stores.sql.postgres.errors import Trouble, translate
 from looopy.stores.sql.postgres.pool import Pool, connect_args, no_connection
 from looopy.stores.sql.postgres.url import PostgresURL
-from looopy.stores.sql.statements import TABLES
+from looopy.stores.sql.statements import TABLES, VERSION_TABLE
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -173,7 +173,10 @@ def _run_in_one_transaction(connection: Connection) -> None:
     with _alone(connection):
         context.configure(connection=connection, **given)
         if not revision.is_there() or pg_rls.is_on(connection):
-            _take_tables(connection, pg_rls.present(connection))
+            # A transaction that has looked at the schema ends first; a later one sees the new one.
+            there = context.get_context().get_current_revision() is not None
+            names = pg_rls.present(connection)
+            _take_tables(connection, [VERSION_TABLE, *names] if there else names)
         roles = pg_rls.lift(connection)
         context.run_migrations()
         if roles is not None:

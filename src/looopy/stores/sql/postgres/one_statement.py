@@ -162,9 +162,11 @@ def _text(
     in_transaction: bool,
 ) -> str:
     returned = ", ".join(f"f{n}" for n in range(_width(fence)))
-    withs = [f"f ({returned}) AS ({fence})"]
-    if in_transaction:
+    if in_transaction:  # which began with a look at the schema
         withs = [f"f ({returned}, mark) AS ({fence}, {MARK})"]
+    else:
+        fence = fence.replace(" RETURNING ", f" AND {s.at_head()} RETURNING ")
+        withs = [f"f ({returned}) AS ({fence})"]
     checks = ""
     for number, (sql, symbols) in enumerate(shape):
         part = _part(sql, number, dict(symbols))

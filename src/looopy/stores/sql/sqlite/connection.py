@@ -52,8 +52,14 @@ SETTINGS = {
 
 
 class Connection(sqlite3.Connection):
-    """A connection that notices when its files are no longer there."""
+    """
+    A connection that notices when its files are no longer there.
 
+    Attributes:
+        checked_at: Its `data_version` when the schema was last found to be ours.
+    """
+
+    checked_at: int | None = None
     _path: Path
     _names: tuple[str, ...]
     _ids: list[FileId | None]

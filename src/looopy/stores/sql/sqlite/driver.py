@@ -26,7 +26,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 from looopy._failpoints import reach
-from looopy.errors import LooopyError, StoreUnavailable
+from looopy.errors import LooopyError, SchemaOutOfDate, StoreUnavailable
 from looopy.stores.bells import Bells, Key
 from looopy.stores.blobs.base import Blobs
 from looopy.stores.shield import answer
@@ -41,7 +41,7 @@ from looopy.stores.sql.driver import (
 from looopy.stores.sql.sqlite import backups as copies
 from looopy.stores.sql.sqlite import connection as sqlite
 from looopy.stores.sql.sqlite.connection import Connection
-from looopy.stores.sql.sqlite.schema import ensure_schema
+from looopy.stores.sql.sqlite.schema import begin_write, ensure_schema
 from looopy.stores.sql.sqlite.statements import IN_SQLITE
 from looopy.stores.sql.statements import ERASING, NOTHING_MORE
 
@@ -438,7 +438,7 @@ def _write_together(
 ) -> bool:
     """Commit all *jobs* at once; false when nothing was written and each is to be tried alone."""
     try:
-        sqlite.retry(lambda: connection.execute("BEGIN IMMEDIATE"), patience_s)
+        begin_write(connection, patience_s)
         for job in jobs:
             connection.execute("SAVEPOINT job")
             try:
@@ -449,7 +449,7 @@ def _write_together(
                 job.error = error
                 connection.execute("ROLLBACK TO job")
             connection.execute("RELEASE job")
-    except sqlite3.Error:
+    except (sqlite3.Error, SchemaOutOfDate):
         # One of them may be to blame, and SQLite may have rolled all of them back already.
         _roll_back(connection)
         for job in jobs:
@@ -463,7 +463,7 @@ def _write_together(
 
 def _write_alone(connection: Connection, job: _Job, path: Path, patience_s: float) -> None:
     try:
-        sqlite.retry(lambda: connection.execute("BEGIN IMMEDIATE"), patience_s)
+        begin_write(connection, patience_s)
         job.result = _drive(connection, job)
     except Exception as error:  # noqa: BLE001 - handed to the one who asked
         _roll_back(connection)

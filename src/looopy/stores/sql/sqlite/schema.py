@@ -17,6 +17,7 @@ from pathlib import Path
 from looopy.errors import StoreUnavailable
 from looopy.stores.sql.revision import FIND_BEFORE, out_of_date
 from looopy.stores.sql.sqlite import connection as sqlite
+from looopy.stores.sql.sqlite.connection import Connection
 from looopy.stores.sql.statements import HEAD, VERSION_TABLE
 
 _ANYTHING = "SELECT 1 FROM sqlite_master LIMIT 1"
@@ -97,12 +98,38 @@ def ensure_schema(
 def find_in_file(path: Path, patience_s: float = sqlite.PATIENCE_S) -> str | None:
     """The revision of the file's schema; `None`: it has none."""
     with contextlib.closing(sqlite.connect(path, patience_s=patience_s)) as connection:
-        for statement in (_VERSION, FIND_BEFORE):
-            try:
-                rows = sqlite.retry(lambda: connection.execute(statement).fetchall(), patience_s)  # noqa: B023 - called at once
-            except sqlite3.Error as error:
-                if error.sqlite_errorcode != sqlite3.SQLITE_ERROR:  # no such table
-                    raise sqlite.translate(error, path) from None
-            else:
-                return str(rows[0][0]) if rows else None
+        try:
+            return sqlite.retry(lambda: _find(connection), patience_s)
+        except sqlite3.Error as error:
+            raise sqlite.translate(error, path) from None
+
+
+def _find(connection: sqlite3.Connection) -> str | None:
+    for statement in (_VERSION, FIND_BEFORE):
+        try:
+            rows = connection.execute(statement).fetchall()
+        except sqlite3.Error as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_ERROR:  # no such table
+                raise
+        else:
+            return str(rows[0][0]) if rows else None
     return None
+
+
+def begin_write(connection: Connection, patience_s: float) -> None:
+    """
+    Begin a transaction that writes, in a schema that is still the one of this version.
+
+    Other processes are kept out from here on. Only a commit of another connection can have migrated
+    the file, so the schema is read after such a commit alone.
+
+    Raises:
+        SchemaOutOfDate: Another process has migrated the file since it was opened here.
+        sqlite3.Error: The file cannot be written.
+    """
+    sqlite.retry(lambda: connection.execute("BEGIN IMMEDIATE"), patience_s)
+    ((version,),) = connection.execute("PRAGMA data_version")
+    if version != connection.checked_at:
+        if (found := _find(connection)) != HEAD:
+            raise out_of_date(found)
+        connection.checked_at = version
