@@ -225,6 +225,39 @@ def test_a_second_person_decides_from_the_command_line(tmp_path, capsys):
         assert run("a", "continue", "trip").out.splitlines()[-1] == "It says: paid"
 
 
+def test_each_person_has_a_conversation_without_a_name(tmp_path, capsys):
+    """And finds it again; a name that somebody else has taken is nobody's way in."""
+
+    def say(who, text):
+        place = ["--server", str(client.base_url), "--token", who * 20]
+        assert main(["chat", *place, "--message", text]) == 0
+        return re.search(r"Conversation: (chat-[0-9a-f]{8})", capsys.readouterr().err)[1]
+
+    with serving(tmp_path, "--auth", "app:authenticate", app=APP + PEOPLE) as (_, client):
+        names = [say(who, "Hi") for who in ("a", "b", "a", "b")]
+    assert names[:2] == names[2:]
+    assert len(set(names)) == 2
+
+
+async def test_a_terminal_that_came_before_the_first_message_follows(looopy, tmp_path):
+    """It shows what another one says, and asks; an answer that it gives is no message."""
+    looopy.env["LOOOPY_TOKEN"] = TOKEN
+    with serving(tmp_path, app=APP) as (_, client):
+        command = ("chat", "trip", "--server", str(client.base_url))
+        one, other = [await looopy.at_terminal(*command) for _ in range(2)]
+        for terminal in (one, other):
+            await terminal.see("> ")
+        one.press("pay\n")
+        await other.see("> pay")
+        await other.see("Allow it? [y/n] ")
+        other.press("y\n")
+        for terminal in (one, other):
+            await terminal.see("It says: paid")
+        for terminal in (one, other):
+            terminal.press("/exit\n")
+            assert await terminal.status() == 0
+
+
 async def test_two_terminals_on_a_conversation_outlive_their_server(looopy, tmp_path):
     """Both show each turn; a question that one answers closes in the other; a kill ends neither."""
     looopy.env["LOOOPY_TOKEN"] = TOKEN

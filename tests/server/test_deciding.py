@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import httpx
 import pytest
 
-from looopy import Agent, Approve, AuthContext, Deny, ToolContext, open_stores, tool
+from looopy import Agent, Approve, AuthContext, Deny, ToolContext, open_stores, server, tool
 from looopy.errors import (
     AlreadyAnswered,
     ContextNotFound,
@@ -303,3 +303,73 @@ async def test_the_client_lists_and_decides():
             assert (decided.decision, decided.text) == ("denied", "no")
             with pytest.raises(AlreadyAnswered, match="was denied before by 'boss'"):
                 await boss.decide("c", name, Approve())
+
+
+# --- in the protocols of others ----------------------------------------------------------------
+
+
+def _run(run_id, **body):
+    empty = {"state": {}, "messages": [], "tools": [], "context": [], "forwardedProps": {}}
+    return {"threadId": "c", "runId": run_id, **empty, **body}
+
+
+async def _by_ag_ui(ada):
+    """A page that opens the thread is interrupted for credentials, and resumes."""
+    shown = await ada.post("/ag-ui", json=_run("r1"))
+    assert '"interrupts":[{"id":"credentials"' in shown.text
+    resume = [{"interruptId": "credentials", "status": "resolved"}]
+    return await ada.post("/ag-ui", json=_run("r2", resume=resume))
+
+
+async def _by_use_chat(ada):
+    """The transcript ends with what is missing; the page sends it again."""
+    messages = (await ada.get("/api/chat/c")).json()["messages"]
+    assert messages[-1]["parts"][-1] == {"type": "data-auth", "id": "auth-2", "data": {"turn": 2}}
+    body = {"id": "c", "trigger": "submit-message", "messages": messages}
+    return await ada.post("/api/chat", json=body)
+
+
+async def _by_a2a(ada):
+    """The task is AUTH_REQUIRED until a message comes."""
+    version = {"A2A-Version": "1.0"}
+    [task] = (await ada.get("/tasks", headers=version)).json()["tasks"]
+    assert task["status"]["state"] == "TASK_STATE_AUTH_REQUIRED"
+    message = {
+        "messageId": "m",
+        "contextId": "c",
+        "taskId": task["id"],
+        "role": "ROLE_USER",
+        "parts": [{"text": "continue"}],
+    }
+    return await ada.post("/message:send", json={"message": message}, headers=version)
+
+
+async def _by_http(ada):
+    """The response that asked says so as well."""
+    found = (await ada.get("/v1/responses/resp_2_c")).json()
+    assert (found["status"], found["incomplete_details"]) == (
+        "incomplete",
+        {"reason": "auth_required"},
+    )
+    return await ada.post("/contexts/c/turns", json={}, headers={"Accept": "text/event-stream"})
+
+
+@pytest.mark.parametrize("goes_on", [_by_ag_ui, _by_use_chat, _by_a2a, _by_http])
+async def test_in_every_protocol_the_turn_waits_for_its_owner(goes_on):
+    """It shows that it does, and the owner's next request runs the call without a question."""
+    async with hosting() as (host, office):
+        tokens = {token: {"actor_id": name} for name, token in TOKENS.items()}
+        faces = [server.ag_ui_api, server.ai_sdk_api, server.a2a_api, server.responses_api]
+        app = create_app(host, authenticate=StaticTokens(tokens), faces=faces)
+        name = await ask(host)
+        await host.decide("c", name, Approve(), BOSS)
+        async with httpx.AsyncClient(
+            transport=httpx.ASGITransport(app),
+            base_url="http://localhost",
+            headers={"Authorization": f"Bearer {TOKENS['ada']}"},
+        ) as ada:
+            answer = await goes_on(ada)
+            assert answer.status_code == 200, answer.text
+            item = (await ada.get("/contexts/c")).json()
+        assert (item["status"], item["needs_auth"]) == ("ready", False)
+        assert [actor for actor, _ in office.ran] == ["ada"]

@@ -21,6 +21,7 @@ from typing import Any
 from looopy.cli.asking import ask_about, is_over
 from looopy.cli.commands import Stored, Switch, command_in, run_command
 from looopy.cli.contexts import owner_is_seen, read_past
+from looopy.cli.main import DEFAULT_CONTEXT
 from looopy.cli.parent import end_with_parent
 from looopy.cli.paths import default_url, make_data_folder, shown_place
 from looopy.cli.render import PROMPT, JsonRenderer, Renderer, TextRenderer, show_history
@@ -41,7 +42,7 @@ _LOOK_S = 2.0
 
 def chat(
     *,
-    context_id: str,
+    context_id: str | None,
     url: str | None,
     model: str | None,
     messages: Sequence[str],
@@ -70,6 +71,7 @@ def chat(
     terminal = Terminal(quiet_out=as_json or bool(messages))
     if terminal.has_person:
         end_with_parent()
+    context_id = context_id or DEFAULT_CONTEXT
     model, reason = _choose_model(model)
     place = url or default_url()
     local = model.partition("/")[0] == "local"

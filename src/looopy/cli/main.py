@@ -17,7 +17,7 @@ FAILED = 1
 USAGE = 2
 INTERRUPTED = 130
 
-_DEFAULT_CONTEXT = "chat"
+DEFAULT_CONTEXT = "chat"
 _FACTORY_HELP = "a function (context_id, stores) -> Agent; or file.py:FACTORY"
 _DB_HELP = "sqlite:///chat.db or postgresql://...; by default a file in your data folder"
 _DB_OR_SERVER_HELP = f"{_DB_HELP}; or a server: http://HOST:PORT"
@@ -98,9 +98,9 @@ def _add_chat(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     chat.add_argument(
         "context_id",
         nargs="?",
-        default=_DEFAULT_CONTEXT,
         metavar="CONTEXT_ID",
-        help=f"names the conversation, {_DEFAULT_CONTEXT!r} by default",
+        help=f"names the conversation, {DEFAULT_CONTEXT!r} by default; on a server, one of your"
+        " own whose name begins so",
     )
     _add_place(chat)
     chat.add_argument(

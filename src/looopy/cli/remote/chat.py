@@ -9,6 +9,8 @@ the chat waits until it is back, reads on behind the last event, and continues i
 from __future__ import annotations
 
 import math
+import re
+import secrets
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
@@ -18,6 +20,7 @@ from typing import Any, Final, TypeVar
 from looopy.cli.asking import ask_about, is_over
 from looopy.cli.commands import Switch, command_in, run_command
 from looopy.cli.contexts import context_line
+from looopy.cli.main import DEFAULT_CONTEXT
 from looopy.cli.parent import end_with_parent
 from looopy.cli.remote.connection import Away, Background, News, connect
 from looopy.cli.remote.contexts import FIRST_S, tell_of
@@ -41,12 +44,13 @@ from looopy.types.state import Outcome, PendingKind
 
 T = TypeVar("T")
 _PAST_MESSAGES: Final = 20
+_PAGES: Final = 5  # of the newest conversations, in which one without a name is looked for
 _CONTINUES: Final = 3  # how often in a row an own turn is continued without a question
 
 
 def chat(
     *,
-    context_id: str,
+    context_id: str | None,
     url: str,
     token: str | None,
     model: str | None,
@@ -60,6 +64,7 @@ def chat(
     Hold a conversation on a server.
 
     Args:
+        context_id: `None`: the newest of the person's own whose name begins as the default one.
         url: The address of the server.
         token: `None`: the one of the environment.
         messages: The messages to send, a turn each; empty for a prompt. `-` is standard input.
@@ -75,7 +80,8 @@ def chat(
     """
     if model is not None or not with_tools:
         raise ConfigurationError("--model and --no-tools are not for a server: it has its agents")
-    check_context_id(context_id)
+    if context_id is not None:
+        check_context_id(context_id)
     messages = [sys.stdin.read().removesuffix("\n") if m == "-" else m for m in messages]
     terminal = Terminal(quiet_out=as_json or bool(messages))
     if terminal.has_person:
@@ -89,6 +95,8 @@ def chat(
             client.patience_s = math.inf
             background.leave()
             terminal.notice(f"Server: {client.url}")
+            context_id = context_id or background.start(_own_default(client)).result()
+            background.leave()
             with terminal.interrupted_by(background.bell):
                 return _hold(background, client, terminal, context_id, messages, as_json, go_on)
         finally:
@@ -194,6 +202,7 @@ class _Talk:
             item = self.call(self._client.context(self.context_id))
             past = self.call(self._past()) if with_past else []
         except ContextNotFound:
+            self._background.expect(self._client, self.context_id)
             return
         position = past[-1]["position"] if past else 0
         self._view = View(self._terminal, as_json=self._as_json, position=position)
@@ -303,12 +312,28 @@ class _Talk:
 
     def _say(self, text: str) -> bool:
         """Send a message; false if the server refused it, and said why."""
+        if self._terminal.has_person and self._is_asked_meanwhile():
+            self._terminal.notice(f"[a question came first, so this was not sent: {text}]")
+            return False
         self._view.typed(text)
         if self._begin(text):
             return True
         self._view.not_sent(text)
         self._all_completed = False
         return False
+
+    def _is_asked_meanwhile(self) -> bool:
+        """True if a question waits that the person has not seen: the message would drop it."""
+        try:
+            item = self.call(self._client.context(self.context_id))
+        except ContextNotFound:
+            return False
+        if self._seq is None:
+            self._follow(0)
+        return any(
+            one["request_id"] != self._asked and one["request_id"] not in self._declined
+            for one in item["pending"]
+        )
 
     def _begin(
         self, text: str | None, inputs: Mapping[str, Any] | None = None, key: str | None = None
@@ -423,6 +448,19 @@ class _Talk:
             yield
         finally:
             signal.signal(signal.SIGINT, before)
+
+
+async def _own_default(client: Client) -> str:
+    """The person's conversation without a name: other people of the server have theirs."""
+    after: str | None = None
+    for _ in range(_PAGES):
+        page = await client.contexts(after=after)
+        for item in page["items"]:
+            if re.fullmatch(f"{DEFAULT_CONTEXT}(-[0-9a-f]{{8}})?", item["context_id"]):
+                return item["context_id"]
+        if (after := page["next"]) is None:
+            break
+    return f"{DEFAULT_CONTEXT}-{secrets.token_hex(4)}"
 
 
 async def _quietly(work: Coroutine[Any, Any, None]) -> None:

@@ -19,13 +19,14 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
 from looopy.cli.terminal import Terminal
-from looopy.errors import LooopyError
+from looopy.errors import ContextNotFound, LooopyError
 from looopy.types.event import AgentEvent, Event
 
 if TYPE_CHECKING:
     from looopy.server.client import Client
 
 T = TypeVar("T")
+_LOOK_S: Final = 1.0  # between two looks for a context that does not exist yet
 TOKEN: Final = "LOOOPY_TOKEN"  # noqa: S105 - the name of a variable
 LOCAL_TOKEN: Final = "LOOOPY_UI_TOKEN"  # noqa: S105 - as above
 _LOCAL: Final = frozenset({"127.0.0.1", "localhost", "::1"})
@@ -129,6 +130,13 @@ class Background:
             self._follow(client, context_id, after), self._loop
         )
 
+    def expect(self, client: Client, context_id: str) -> None:
+        """As `follow`, of a context that does not exist yet, from its first event on."""
+        self.leave()
+        self._follower = asyncio.run_coroutine_threadsafe(
+            self._expect(client, context_id), self._loop
+        )
+
     def leave(self) -> None:
         """Follow no context; what has not been taken is dropped."""
         if self._follower is not None:
@@ -138,6 +146,18 @@ class Background:
             asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self._loop).result()
         while not self.news.empty():
             self.take()
+
+    async def _expect(self, client: Client, context_id: str) -> None:
+        try:
+            while True:
+                with suppress(ContextNotFound):
+                    await client.context(context_id)
+                    break
+                await asyncio.sleep(_LOOK_S)
+        except LooopyError as error:
+            self.put(error)
+        else:
+            await self._follow(client, context_id, 0)
 
     async def _follow(self, client: Client, context_id: str, after: int) -> None:
         try:

@@ -224,6 +224,8 @@ class Session:
             why = f"failed: {state.error}" if state.error else "was interrupted"
             if state.waits_for is not None:
                 why = f"waits: {state.waits_for}"
+            if state.needs_auth:
+                why = "waits for your credentials"
             text = f"Turn {state.interrupted_turn} {why}. `/{CONTINUE}` continues it."
             await self._send(notice(text, "interrupted"))
 
@@ -233,6 +235,8 @@ class Session:
         found: dict[str, Any] = {"status": state.status.value, "turn": state.turn_count}
         if state.interrupted_turn is not None:
             found["interrupted_turn"] = state.interrupted_turn
+        if state.needs_auth:
+            found["needs_auth"] = True
         if state.pending:
             found["pending"] = [pending_to_json(request) for request in state.pending]
         return {"looopy": found}

@@ -41,7 +41,7 @@ from looopy.stores.pages import turns_of
 from looopy.stores.records import TurnRecord
 from looopy.types.context import AuthContext
 from looopy.types.event import AgentEvent, AuthRequired, InputRequired, TurnEnd, TurnError
-from looopy.types.state import AgentStatus, PendingKind, PendingRequest
+from looopy.types.state import AgentState, AgentStatus, PendingKind, PendingRequest
 
 _PAGE = 500
 
@@ -119,7 +119,7 @@ class Runs:
             if not lacks or root is None or first.turn != root.turn:
                 if newest is not None and (await last_of(stores, name, shown)).turn == newest.turn:
                     return self._attached(asked, auth, newest.turn)
-                return self._shown(asked, auth, state.pending)
+                return self._shown(asked, auth, state)
         elif begun and not inputs:  # an edit, or another answer
             last = begun[-1].turn
             if not await is_rewound(stores, name, last):
@@ -129,7 +129,7 @@ class Runs:
             message = None
         begins = message is not None or inputs or asked.resume or shown is not None
         if not begins and (asked.bare or state.interrupted_turn is None):
-            return self._shown(asked, auth, state.pending)
+            return self._shown(asked, auth, state)
         turn = agent.execute_turn(
             message,
             auth,
@@ -225,7 +225,7 @@ class Runs:
                 yield out
 
     async def _shown(
-        self, asked: RunRequest, auth: AuthContext | None, pending: Any
+        self, asked: RunRequest, auth: AuthContext | None, state: AgentState
     ) -> AsyncGenerator[Out, None]:
         """The context as it is: no turn begins."""
         mapped = RunEvents(asked.thread_id, asked.run_id)
@@ -233,7 +233,8 @@ class Runs:
         shown = (await self._log(asked, auth)).shown
         yield _snapshot(shown)
         ids = CallIds(call_ids_in(shown))
-        yield mapped.finished(outcome_of(pending, ids) if pending else {"type": "success"})
+        waits = state.pending or state.needs_auth
+        yield mapped.finished(outcome_of(state.pending, ids) if waits else {"type": "success"})
 
     async def _log(
         self, asked: RunRequest, auth: AuthContext | None, upto: int | None = None

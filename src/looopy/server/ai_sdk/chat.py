@@ -156,7 +156,7 @@ class Chat:
         own = newest if root is not None and request.message_id == answer_id(root.turn) else None
         begun = None if known is None else await record_of(stores, context_id, known)
         if begun is None and own is not None and own.continues is not None:
-            begun = None if inputs or state.pending else own
+            begun = None if inputs or state.pending or state.needs_auth else own
         missed = await self._missed(request, auth, root if own is not None else None)
         parts = Parts(request.message_id, known=request.known, asked=request.asked)
         if begun is not None and (own is None or state.interrupted_turn != own.turn):

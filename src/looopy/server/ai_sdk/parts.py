@@ -150,6 +150,8 @@ class Parts:
                 yield from self._decided(event)
             case InputRequired() if event.reason:
                 self._error = event.reason
+            case AuthRequired() if not event.pending:
+                yield _data("auth", {"turn": event.turn}, f"auth-{event.turn}")
             case InputRequired() | AuthRequired():
                 for request in event.pending:
                     yield from self._request(request)

@@ -36,7 +36,10 @@ Json: TypeAlias = dict[str, Any]
 
 LABEL: Final = "looopy"
 """The `server_label` of the tools that run here; those of the model's provider have `provider`."""
-_CUT_SHORT: Final = {StopReason.LENGTH: "max_output_tokens"}
+_CUT_SHORT: Final = {
+    StopReason.LENGTH: "max_output_tokens",
+    StopReason.AUTH_REQUIRED: "auth_required",  # a word of ours
+}
 _STATUS: Final = {
     Outcome.COMPLETED: "completed",
     Outcome.INPUT_REQUIRED: "completed",  # the output ends with what somebody has to answer

@@ -575,9 +575,12 @@ export class Chat {
     const turn = record.interrupted_turn;
     if (record.waits_for) return `Turn ${turn} waits: ${record.waits_for}`;
     if (record.error) return `Turn ${turn} failed: ${shortened(record.error, 300)}`;
-    const outcome = this.conversation.turns.get(turn)?.outcome;
-    if (outcome === "auth_required")
+    const decided = this.conversation.turns.get(record.turn_count)?.outcome === "auth_required";
+    if (record.needs_auth && decided && record.turn_count > turn)
+      return `Somebody has answered turn ${turn}. It goes on with your credentials.`;
+    if (record.needs_auth)
       return `Turn ${turn} needs fresh credentials of yours. Sign in again, then continue it.`;
+    const outcome = this.conversation.turns.get(turn)?.outcome;
     if (outcome && outcome !== "interrupted") return `Turn ${turn} can be continued.`;
     return `Turn ${turn} was interrupted: its process ended. All that it had stored is here.`;
   }

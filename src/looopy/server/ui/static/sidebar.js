@@ -13,7 +13,7 @@ const WAIT_MS = 250; // after a key, before a search begins
 /** @param {any} record */
 export function statusOf(record) {
   if (record.status === "busy") return "running";
-  if (record.pending?.length || record.waits_for) return "waiting";
+  if (record.pending?.length || record.waits_for || record.needs_auth) return "waiting";
   if (record.status === "failed" || record.error) return "failed";
   return record.interrupted_turn ? "interrupted" : "ready";
 }
