@@ -475,14 +475,24 @@ def foreign(error: BaseException, *, cancelling: int = 0) -> LooopyError | None:
         cancelling: The running task's `cancelling()` before that code was called.
 
     Returns:
-        `None` for an `Exception`, for a cancellation of the running task, and for
-        `KeyboardInterrupt`, `SystemExit` and `GeneratorExit`, which the caller lets pass.
+        `None` for an `Exception`, for a cancellation of the running task, for a coroutine that is
+        closed outside of any task, and for `KeyboardInterrupt` and `SystemExit`. The caller lets
+        these pass.
     """
-    if isinstance(error, (Exception, KeyboardInterrupt, SystemExit, GeneratorExit)):
+    if isinstance(error, (Exception, KeyboardInterrupt, SystemExit)):
         return None
-    if isinstance(error, asyncio.CancelledError):
-        task = asyncio.current_task()
-        if task is None or task.cancelling() > cancelling:
+    if isinstance(error, (asyncio.CancelledError, GeneratorExit)):
+        task = _running_task()
+        if task is None:
+            return None
+        if isinstance(error, asyncio.CancelledError) and task.cancelling() > cancelling:
             return None
     text = f"code of the application raised {type(error).__name__}"
     return LooopyError(f"{text}: {error}" if str(error) else text)
+
+
+def _running_task() -> asyncio.Task[Any] | None:
+    try:
+        return asyncio.current_task()
+    except RuntimeError:  # no event loop runs
+        return None

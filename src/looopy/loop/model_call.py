@@ -24,6 +24,7 @@ from looopy.errors import (
     LLMError,
     StoreError,
     ValueRefused,
+    foreign,
 )
 from looopy.history.window import folded
 from looopy.llm.overflow import silent_overflow
@@ -204,7 +205,8 @@ async def _listen(
         total_s=options.timeout_s,
     )
     reach("B4")
-    stream = given.provider.stream(request, options)
+    with turn.scope:
+        stream = given.provider.stream(request, options)
     try:
         events = aiter(stream)
         while True:
@@ -309,10 +311,14 @@ async def _close(turn: Turn, stream: object) -> None:
     close = getattr(stream, "aclose", None)
     if close is None:
         return
+    task: asyncio.Task[object] = asyncio.current_task()  # type: ignore[assignment] # it is one
+    cancelling = task.cancelling()
     try:
         async with asyncio.timeout(_GRACE_S):
             await close()
-    except Exception as exc:  # noqa: BLE001 - the answer stands
+    except BaseException as exc:  # the answer stands
+        if not isinstance(exc, Exception) and foreign(exc, cancelling=cancelling) is None:
+            raise
         turn.log_failure("the provider's stream could not be closed", exc)
 
 

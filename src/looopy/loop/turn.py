@@ -76,7 +76,7 @@ async def run_turn(
     if isinstance(inbox, AskedQueues):
         inbox.failed = turn.hook_failed
     interrupted: BaseException | None = None
-    refused = False
+    refused = shows = False
     try:
         yield _open(turn)
         if plan.ends is not None:
@@ -93,19 +93,23 @@ async def run_turn(
                     outs = run_iteration(turn)
                     try:
                         async for out in outs:
+                            shows = True
                             yield out
+                            shows = False
                     finally:
                         await outs.aclose()
                     if turn.out.unsaved and inbox.asks_application:
+                        shows = True
                         yield turn.out.close_group()
+                        shows = False
                     await _hear(turn)
             except TurnInterrupted as exc:
                 _stop_early(turn, exc.reason)
             except BudgetExceeded as exc:
                 turn.give_up(Verdict(StopReason.BUDGET, exc.message), exc)
-            except GeneratorExit:
-                raise
-            except BaseException as exc:  # noqa: BLE001 - none leaves a turn open
+            except BaseException as exc:  # none leaves a turn open
+                if shows and isinstance(exc, GeneratorExit):
+                    raise  # the reader has closed this generator
                 interrupted = _break_off(turn, exc)
             last = _close(turn)
             yield last

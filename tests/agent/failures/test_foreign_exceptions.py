@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from pydantic import BaseModel, field_validator
 from tests.agent.kit import assert_whole
 
 from looopy import Agent, Hooks, LoopConfig, open_stores, tool
@@ -18,6 +19,8 @@ SEAMS = [
     "observer",
     "provider",
     "stream",
+    "anext",
+    "aclose",
     "prompt",
     "async prompt",
     "transform_context",
@@ -52,6 +55,26 @@ def raises(kind):
         task.cancel()
         task.result()
     raise kind("it broke")
+
+
+class Iterating:
+    """A stream that is not a generator, which would change what it raises."""
+
+    def __init__(self, events, broken):
+        self.events, self.broken, self.said = events, broken, 0
+
+    def __aiter__(self):
+        return self
+
+    async def __anext__(self):
+        self.said += 1
+        if self.said > 2:
+            self.broken.at("anext")
+        return await anext(self.events)
+
+    async def aclose(self):
+        await self.events.aclose()
+        self.broken.at("aclose")
 
 
 class Broken:
@@ -111,7 +134,7 @@ def make_agent(url, broken):
                 broken.at("stream")
                 yield event
 
-        return events()
+        return Iterating(events(), broken)
 
     model.stream = stream
     hooks = Hooks(
@@ -170,7 +193,13 @@ async def ends(url):
         return [event.outcome for event in events if isinstance(event, TurnEnd)]
 
 
-@pytest.mark.parametrize("kind", [asyncio.CancelledError, Odd, RuntimeError])
+KINDS = [
+    *(asyncio.CancelledError, Odd, RuntimeError),
+    *(GeneratorExit, StopIteration, StopAsyncIteration),
+]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seam", SEAMS)
 def test_a_turn_ends_and_those_who_wait_for_it_know(sqlite_url, seam, kind):
     """Failed, or completed where a default stands in; never as one that somebody cancelled."""
@@ -209,3 +238,49 @@ def test_who_wants_the_program_to_end_ends_the_turn_first(sqlite_url, seam, kind
     assert broken.met == 1
     (end,) = asyncio.run(ends(sqlite_url))
     assert end in (Outcome.FAILED, Outcome.CANCELLED, Outcome.COMPLETED)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_type_of_the_output_that_raises_ends_the_turn(sqlite_url, kind):
+    """A validator is called in the middle of the turn's own code, between its waits."""
+    met = []
+
+    class Answer(BaseModel):
+        n: int
+
+        @field_validator("n")
+        @classmethod
+        def check(cls, n):
+            if not met:
+                met.append(n)
+                raises(kind)
+            return n
+
+    async def main():
+        model = ScriptedProvider([text('{"n": 1}')], repeat=True)
+        async with Agent("ada", llm_provider=model, stores=sqlite_url) as agent:
+            first = await agent.execute_turn("go", output_type=Answer)
+            return first, await agent.execute_turn("and now?", output_type=Answer)
+
+    first, again = asyncio.run(main())
+    assert (first.outcome, again.outcome) == (Outcome.FAILED, Outcome.COMPLETED)
+    assert isinstance(first.error, LooopyError)
+    assert asyncio.run(ends(sqlite_url)) == [Outcome.FAILED, Outcome.COMPLETED]
+
+
+@pytest.mark.parametrize("kind", [*KINDS, SystemExit])
+async def test_tool_that_raises_has_failed_and_its_outcome_is_known(kind):
+    """The model reads what it raised."""
+
+    @tool
+    async def look() -> str:
+        """Look."""
+        raises(kind)
+        return "seen"
+
+    model = ScriptedProvider([tool_call("look"), text("ok")])
+    async with Agent("ada", llm_provider=model, tools=[look]) as agent:
+        result = await agent.execute_turn("go")
+    [answer] = result.iterations[0].tool_results
+    assert (result.outcome, answer.is_error) == (Outcome.COMPLETED, True)
+    assert "unknown" not in answer.text

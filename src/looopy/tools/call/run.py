@@ -19,7 +19,7 @@ from contextvars import Context
 from typing import Any, Final
 
 from looopy.auth.redaction import Redactor
-from looopy.errors import InvalidToolArguments, LooopyError, ToolNotFound, ToolTimeout
+from looopy.errors import InvalidToolArguments, LooopyError, ToolNotFound, ToolTimeout, foreign
 from looopy.tools.asking import NeedsCredentials, NeedsInput
 from looopy.tools.base import Report, Tool, ToolContext
 from looopy.tools.call.hooks import ToolHooks
@@ -106,9 +106,11 @@ async def run_call(
             raise
         # This call was not cancelled: a task that the tool awaited was cancelled from elsewhere.
         answer = failure("The tool failed: something that it waited for was cancelled.")
-    except (NeedsInput, KeyboardInterrupt, GeneratorExit):
+    except (NeedsInput, KeyboardInterrupt):
         raise
-    except BaseException as error:  # noqa: BLE001 - each call is answered
+    except BaseException as error:  # each call is answered
+        if isinstance(error, GeneratorExit) and foreign(error) is None:
+            raise
         answer = failure(error_text(error))
         if not isinstance(error, LooopyError):  # those are for the model, which can mend the call
             _log_exception(call, context, error)
