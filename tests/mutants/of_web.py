@@ -164,4 +164,20 @@ MUTANTS = [
         "return False",
         "tests/server/test_responses_api.py::test_yes_twice_is_two_turns",
     ),
+    mutant(
+        "web-page-begins-in-an-answer",
+        "a page of a long chat begins with an answer whose question is on no page",
+        "looopy.server.chains:_begins",
+        "if await message_of(stores, context_id, turn) is not None:",
+        "if True:",
+        f"{_CHAT}::test_a_long_conversation_is_loaded_in_pages",
+    ),
+    mutant(
+        "web-snapshot-of-everything",
+        "a snapshot of a long thread is longer than AG-UI's client takes",
+        "looopy.server.ag_ui.endpoints:_snapshot",
+        'json_items(reversed(out["messages"]), most)',
+        'json_items(reversed(out["messages"]))',
+        f"{_RUNS}::test_a_snapshot_of_a_long_thread_has_its_newest_messages",
+    ),
 ]

@@ -277,6 +277,33 @@ async def test_a_run_whose_history_was_cleared_ends(made):
     assert said(await run("r-2", says("u-2", "Again."))) == "Two."
 
 
+async def test_a_snapshot_of_a_long_thread_has_its_newest_messages():
+    """AG-UI's client refuses an event of 10 MiB; of a long turn it gets the end."""
+    replies: list[Any] = [text("word " * 200) for _ in range(6)]
+    replies += [(text("word " * 580), tool_call("pay", eur=5)), text("Paid.")]
+    model = ScriptedProvider(replies)
+
+    def build(context_id: str, stores: Any) -> Agent:
+        return Agent(context_id, llm_provider=model, tools=[pay], stores=stores)
+
+    async with serving(build, faces=[ag_ui_api], limits=Limits(page_bytes=3_000)) as (client, _):
+
+        async def run(**body: Any) -> list[Any]:
+            lines = (await client.post("/ag-ui", json=_posted(**body))).text.split("\n\n")
+            assert max(map(len, lines)) < 3_200
+            return [json.loads(line.removeprefix("data: ")) for line in lines if line]
+
+        for number in range(6):
+            await run(runId=f"r-{number}", messages=says(f"u-{number}", f"{number}?"))
+        [_, shown, _] = await run(runId="look", messages=[])
+        assert [one["id"] for one in shown["messages"]] == ["u-4", "5.1", "u-5", "6.1"]
+        asked = (await run(runId="r-6", messages=says("u-6", "Pay.")))[-1]["outcome"]["interrupts"]
+        resume = [{"interruptId": asked[0]["id"], "status": "resolved", "payload": True}]
+        outs = await run(runId="r-7", messages=[], resume=resume)
+        assert (outs[1]["type"], answer(outs)) == ("MESSAGES_SNAPSHOT", "Paid.")
+        assert outs[1]["messages"][0]["id"] == "7.1"
+
+
 def _posted(**body: Any) -> dict[str, Any]:
     return {"threadId": "t", "runId": "r", "messages": SAYS, **body}
 

@@ -56,6 +56,13 @@ class Page:
         return await (await self.post(**more))
 
 
+async def shown(chat: Chat) -> Any:
+    """The messages that a page gets when it loads."""
+    messages, before = await chat.messages("trip", ADA)
+    assert before is None
+    return messages
+
+
 def texts(message: Any) -> str:
     return "".join(part["text"] for part in message["parts"] if part["type"] == "text")
 
@@ -115,7 +122,7 @@ async def test_a_conversation_with_an_approval_is_one_answer_and_its_transcript(
     assert texts(answer) == "Paying.Done."
     assert answer["parts"][2]["output"] == "paid 5"
     await page.say("Thanks.", "u-2")
-    loaded = await chat.messages("trip", ADA)
+    loaded = await shown(chat)
     assert [m["role"] for m in loaded] == ["user", "assistant", "user", "assistant"]
     assert loaded[1] == page.messages[1]
     assert loaded[3] == page.messages[3]
@@ -163,10 +170,10 @@ async def test_an_edited_or_regenerated_message_takes_the_place_of_the_old_one(m
     assert texts(await page.say("B, but better", "u-2", messageId="u-2")) == "3."
     del page.messages[2:]
     assert texts(await page.say("B, at its best", "u-2", messageId="u-2")) == "4."
-    page.messages = (await chat.messages("trip", ADA))[:1]
+    page.messages = (await shown(chat))[:1]
     first = page.messages.pop()["id"]
     assert texts(await page.say("A!", first, messageId=first)) == "5."
-    loaded = await chat.messages("trip", ADA)
+    loaded = await shown(chat)
     assert [texts(m) for m in loaded] == ["A!", "5."]
     assert [m.text for m in provider.requests[-1].messages] == ["A!"]
 
@@ -250,7 +257,7 @@ async def test_a_page_that_was_cut_off_gets_the_result_of_the_call_that_died(mad
     answer = await (await page.post(messageId="turn-1"))
     assert [part.get("state") for part in answer["parts"]] == [None, "output-error", None, "done"]
     assert "outcome of this call is unknown" in answer["parts"][1]["errorText"]
-    assert (await page.chat.messages("trip", ADA))[1]["parts"] == answer["parts"]
+    assert (await shown(page.chat))[1]["parts"] == answer["parts"]
 
 
 async def test_a_page_that_comes_back_in_the_middle_sees_all_of_the_answer(made):
@@ -274,7 +281,7 @@ async def test_a_page_that_comes_back_in_the_middle_sees_all_of_the_answer(made)
     assert resumed is not None
     await back.take(resumed)
     assert texts(back.messages[0]) == "It was paid at last."
-    assert back.messages == (await chat.messages("trip", ADA))[1:]
+    assert back.messages == (await shown(chat))[1:]
     assert await chat.resume("trip", ADA) is None
 
 
@@ -308,7 +315,7 @@ async def test_a_turn_that_was_cut_continues_when_the_page_asks_again(made):
     chat, _ = made(text("Paid."))
     page.chat = chat
     assert texts(await (await page.post())) == "Paid."
-    assert [message["id"] for message in await chat.messages("trip", ADA)] == [
+    assert [message["id"] for message in await shown(chat)] == [
         "message-1",
         "turn-1",
     ]
@@ -337,7 +344,7 @@ async def test_a_message_with_answers_begins_an_answer_of_its_own(made):
     page.messages.pop()
     again = await (await page.post())
     assert (again["id"], texts(again)) == ("turn-2", "Done.")
-    loaded = await chat.messages("trip", ADA)
+    loaded = await shown(chat)
     assert [message["id"] for message in loaded] == ["message-1", "turn-1", "message-3", "turn-2"]
     assert loaded[1]["parts"][-1]["output"] == "paid 5"
     assert len(provider.requests) == 2
@@ -376,7 +383,7 @@ async def test_an_id_of_no_message_is_that_of_a_new_one(odd, made):
         await agent.clear()
     page.messages = []
     assert texts(await page.say("C", "u-3")) == "2."
-    assert [texts(message) for message in await chat.messages("trip", ADA)] == ["C", "2."]
+    assert [texts(message) for message in await shown(chat)] == ["C", "2."]
     assert await chat.resume("trip", ADA) is None
     assert len(provider.requests) == 3
 
@@ -405,6 +412,32 @@ async def test_answers_that_nobody_asked_for_are_refused_with_their_place(made):
         await chat.post(read_request({"id": "trip", "messages": page.messages}), other)
     assert await chat.host.stores.journal.events("trip") == before
     assert len(provider.requests) == 1
+
+
+async def test_a_long_conversation_is_loaded_in_pages(made):
+    """Each begins with a message of the user; together they are all of it, in order, once."""
+    replies: list[Any] = [text(f"{n}. " * 40) for n in range(10)]
+    replies[4:6] = [tool_call("pay", eur=5), text("Paid. " * 40), tool_call("pay", eur=6)]
+    chat, _ = made(*replies)
+    page = Page(chat)
+    for number in range(9):
+        answer = await page.say(f"{number}? " * 40, f"u-{number}")
+        if number == 4:
+            part = answer["parts"][-1]
+            approval = part["approval"] | {"approved": True}
+            part |= {"state": "approval-responded", "approval": approval}
+            await (await page.post())
+    everything = await shown(chat)
+    assert "output-error" in str(everything)  # the call that nobody answered
+    for most in range(1, 4000, 300):
+        small = Chat(chat.host, page_bytes=most)
+        pages, before = [], None
+        while not pages or before is not None:
+            found, before = await small.messages("trip", ADA, before=before)
+            assert found[0]["role"] == "user"
+            pages.insert(0, found)
+        assert [message for found in pages for message in found] == everything
+    assert len(pages) > 1
 
 
 USER = {"id": "u", "role": "user", "parts": [{"type": "text", "text": "Hi."}]}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import AbstractContextManager, aclosing
 from functools import partial
 from typing import Any
@@ -38,6 +38,27 @@ def json_bytes(value: Any) -> bytes:
     return text.encode("utf-8", "replace")
 
 
+async def json_items(values: Iterable[Any], most: int | None = None) -> list[bytes]:
+    """
+    The items of a JSON list; the event loop runs while they are made.
+
+    Args:
+        most: Stop before they have more bytes than this; there is always one.
+    """
+    made: list[bytes] = []
+    size = waited = 0
+    for value in values:
+        text = json_bytes(value)
+        size += len(text)
+        if made and most is not None and size > most:
+            break
+        made.append(text)
+        if size - waited > LONG:
+            waited = size
+            await asyncio.sleep(0)
+    return made
+
+
 def frame(name: str, data: Any, seq: int | None = None) -> bytes:
     """One server-sent event."""
     return b"".join([_head(name, seq).encode(), json_bytes(data), b"\n\n"])
@@ -50,13 +71,9 @@ def _head(name: str, seq: int | None) -> str:
 
 async def _frame_of_end(said: dict[str, Any], seq: int | None) -> bytes:
     """The frame of a turn's end, whose messages are written one by one: each may be long."""
-    texts: list[bytes] = []
-    for message in said.pop("messages"):
-        texts.append(json_bytes(message))
-        if len(texts[-1]) > LONG:
-            await asyncio.sleep(0)
+    items = b",".join(await json_items(said.pop("messages")))
     head = _head(said["type"], seq).encode()
-    return b"".join([head, json_bytes(said)[:-1], b',"messages":[', b",".join(texts), b"]}\n\n"])
+    return b"".join([head, json_bytes(said)[:-1], b',"messages":[', items, b"]}\n\n"])
 
 
 class Frames:

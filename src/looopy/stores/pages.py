@@ -7,6 +7,7 @@ begins small, and a `Portion` says how many rows the next one takes.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from typing import Final
 
@@ -84,6 +85,7 @@ async def events_of(
             yield event
         if not found:
             return
+        await asyncio.sleep(0)  # a store in memory never waits
 
 
 async def messages_of(

@@ -25,8 +25,9 @@ from looopy.server.ag_ui.events import CREDENTIALS, SNAPSHOT, Out, RunEvents, ou
 from looopy.server.ag_ui.messages import Snapshot, call_ids_in
 from looopy.server.ag_ui.request import RunRequest
 from looopy.server.call_ids import CallIds, newest_id
-from looopy.server.chains import last_of, newest_with_root, record_of, root_of
+from looopy.server.chains import last_of, newest_part, newest_with_root, record_of, root_of
 from looopy.server.host import AgentHost
+from looopy.server.limits import Limits
 from looopy.server.repeats import (
     Begun,
     begun_with,
@@ -37,13 +38,11 @@ from looopy.server.repeats import (
     replacing,
 )
 from looopy.stores.bundle import Stores
-from looopy.stores.pages import turns_of
+from looopy.stores.pages import events_of, turns_of
 from looopy.stores.records import TurnRecord
 from looopy.types.context import AuthContext
 from looopy.types.event import AgentEvent, AuthRequired, InputRequired, TurnEnd, TurnError
 from looopy.types.state import AgentState, AgentStatus, PendingKind, PendingRequest
-
-_PAGE = 500
 
 
 class Runs:
@@ -52,10 +51,12 @@ class Runs:
 
     Args:
         host: Keeps the agents, and judges who may use them.
+        page_bytes: How long a snapshot of messages may be, as JSON.
     """
 
-    def __init__(self, host: AgentHost) -> None:
+    def __init__(self, host: AgentHost, page_bytes: int = Limits().page_bytes) -> None:
         self._host = host
+        self._page_bytes = page_bytes
         self._beginning = WeakValueDictionary[tuple[str, str], asyncio.Lock]()
 
     async def run(
@@ -239,22 +240,27 @@ class Runs:
     async def _log(
         self, asked: RunRequest, auth: AuthContext | None, upto: int | None = None
     ) -> _Log:
-        """The log of the context, to its head or to the event *upto*."""
+        """
+        The log of the context, to its head or to the event *upto*.
+
+        It begins where about `page_bytes` of messages are left: clients refuse a longer snapshot.
+        """
         stores, name = self._host.stores_for(auth), asked.thread_id
-        log = _Log(await _names(stores, name))
-        while found := await stores.journal.events(name, after=log.seq, limit=_PAGE):
-            for event in found:
-                log.see(event)
-                if log.seq == upto:
-                    return log
+        first = await newest_part(stores, name, self._page_bytes)
+        after = 0 if first is None else first.start_seq - 1
+        log = _Log(await _names(stores, name, 0 if first is None else first.turn - 1), after)
+        async for event in events_of(stores, name, after):
+            log.see(event)
+            if log.seq == upto:
+                return log
         return log
 
 
 class _Log:
     """The log as far as it was read: its messages, how its turns ended, and the last `seq`."""
 
-    def __init__(self, names: Mapping[int, str]) -> None:
-        self.seq = 0
+    def __init__(self, names: Mapping[int, str], after: int) -> None:
+        self.seq = after
         self.of: dict[int, list[AgentEvent]] = {}
         self._snapshot = Snapshot(names)
 
@@ -333,10 +339,10 @@ def _key(asked: RunRequest) -> str:
     return f"ag-ui:{asked.run_id}"
 
 
-async def _names(stores: Stores, context_id: str) -> dict[int, str]:
-    """By turn, the id that the page gave the user's message."""
+async def _names(stores: Stores, context_id: str, after: int) -> dict[int, str]:
+    """By turn, of those behind *after*, the id that the page gave the user's message."""
     names: dict[int, str] = {}
-    async for record in turns_of(stores, context_id):
+    async for record in turns_of(stores, context_id, after):
         name = _brought(record, "message_id")
         if isinstance(name, str):
             names[record.turn] = name

@@ -19,8 +19,9 @@ from looopy.server.ai_sdk.parts import RESULTS, Part, Parts, answer_id
 from looopy.server.ai_sdk.request import Answer, ChatRequest
 from looopy.server.ai_sdk.transcript import Transcript
 from looopy.server.call_ids import newest_id
-from looopy.server.chains import last_of, newest_with_root, record_of, root_of
+from looopy.server.chains import last_of, newest_part, newest_with_root, record_of, root_of
 from looopy.server.host import AgentHost
+from looopy.server.limits import Limits
 from looopy.server.repeats import (
     Begun,
     begun_with,
@@ -45,10 +46,12 @@ class Chat:
 
     Args:
         host: Keeps the agents, and judges who may use them.
+        page_bytes: How long a page of messages may be, as JSON.
     """
 
-    def __init__(self, host: AgentHost) -> None:
+    def __init__(self, host: AgentHost, page_bytes: int = Limits().page_bytes) -> None:
         self.host = host
+        self._page_bytes = page_bytes
 
     async def post(
         self, request: ChatRequest, auth: AuthContext | None = None
@@ -91,18 +94,31 @@ class Chat:
         stores = self.host.stores_for(auth)
         return self._replay(context_id, auth, await root_of(stores, context_id, record.open_turn))
 
-    async def messages(self, context_id: str, auth: AuthContext | None = None) -> list[Part]:
+    async def messages(
+        self, context_id: str, auth: AuthContext | None = None, *, before: int | None = None
+    ) -> tuple[list[Part], int | None]:
         """
-        The `UIMessage`s of the context, for a page that loads.
+        The newest `UIMessage`s of the context, for a page that loads.
+
+        Args:
+            before: Those before this turn.
+
+        Returns:
+            The messages, of about `page_bytes` bytes, and the turn before which there are more.
 
         Raises:
             ContextNotFound: There is no such context, or it is somebody else's.
         """
         await self.host.authorise(context_id, auth)
-        transcript = Transcript()
-        async for event in events_of(self.host.stores_for(auth), context_id):
+        stores, transcript = self.host.stores_for(auth), Transcript()
+        first = await newest_part(stores, context_id, self._page_bytes, before)
+        end = None if before is None else await record_of(stores, context_id, before)
+        after = 0 if first is None else first.start_seq - 1
+        upto = None if end is None else end.end_seq  # results of calls that were open before it
+        async for event in events_of(stores, context_id, after, upto):
             transcript.see(event)
-        return transcript.messages()
+        below = None if end is None else end.first_position
+        return transcript.messages(below), None if first is None else first.turn
 
     async def stop(self, context_id: str, auth: AuthContext | None = None) -> None:
         """

@@ -8,17 +8,17 @@ from functools import wraps
 from typing import TypeAlias
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from looopy.errors import ContextNotFound, LooopyError
+from looopy.errors import ContextNotFound, LooopyError, ValueRefused
 from looopy.server.ai_sdk.chat import Chat
 from looopy.server.ai_sdk.parts import DONE, HEADERS, Part, line
 from looopy.server.ai_sdk.request import read_request
 from looopy.server.expiry import while_valid
 from looopy.server.problems import problem_of
 from looopy.server.site import Site
-from looopy.server.sse import EventStream
+from looopy.server.sse import EventStream, json_bytes, json_items
 
 _Handler: TypeAlias = Callable[[Request], Awaitable[Response]]
 
@@ -28,7 +28,7 @@ class _Endpoints:
 
     def __init__(self, site: Site) -> None:
         self._site = site
-        self._chat = Chat(site.host)
+        self._chat = Chat(site.host, site.limits.page_bytes)
 
     async def post(self, request: Request) -> Response:
         """Begin or continue a turn, and stream its answer: `POST /api/chat`."""
@@ -51,18 +51,30 @@ class _Endpoints:
         return EventStream(self._site, auth, _lines(while_valid(parts, auth)), **HEADERS)
 
     async def messages(self, request: Request) -> Response:
-        """The messages for a page that loads: `GET /api/chat/{id}`."""
+        """The newest messages, for a page that loads: `GET /api/chat/{id}`."""
         auth = await self._site.identify(request)
         context_id = request.path_params["context_id"]
         async with self._site.reading(auth):
-            shown = await self._chat.messages(context_id, auth)
-            return JSONResponse({"id": context_id, "messages": shown})
+            shown, more = await self._chat.messages(context_id, auth, before=_before(request))
+            head = json_bytes({"id": context_id, "before": more})[:-1] + b',"messages":['
+            content = b"".join([head, b",".join(await json_items(shown)), b"]}"])
+            return Response(content, media_type="application/json")
 
     async def stop(self, request: Request) -> Response:
         """Cancel the turn that runs: `POST /api/chat/{id}/stop`."""
         auth = await self._site.identify(request)
         await self._chat.stop(request.path_params["context_id"], auth)
         return Response(status_code=204)
+
+
+def _before(request: Request) -> int | None:
+    """The turn whose earlier messages the page wants, or `None`."""
+    asked = request.query_params.get("before")
+    if asked is None:
+        return None
+    if not (asked.isascii() and asked.isdigit() and len(asked) < 16):
+        raise ValueRefused("/before: must be the number of a turn", path="/before")
+    return int(asked)
 
 
 async def _lines(parts: AsyncGenerator[Part, None]) -> AsyncGenerator[bytes, None]:

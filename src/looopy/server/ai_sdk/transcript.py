@@ -133,7 +133,8 @@ class Transcript:
     """
     Folds the stored events of a context into its `UIMessage`s.
 
-    Feed it the whole log, from `seq` 0. A turn that runs is there as far as it is committed.
+    Feed it the log from `seq` 0, or from the beginning of a turn that began with a message. A turn
+    that runs is there as far as it is committed.
     """
 
     def __init__(self) -> None:
@@ -201,10 +202,11 @@ class Transcript:
             made = [one.id for one in event.message.content if isinstance(one, ToolCall)]
             self._owners |= dict.fromkeys(made, answer)
 
-    def messages(self) -> list[Part]:
-        """The messages, oldest first, without those that were rewound."""
+    def messages(self, below: int | None = None) -> list[Part]:
+        """The messages, oldest first, without those that were rewound; those *below* a position."""
         return [
             message
             for position, message in self._shown
-            if not any(first <= position <= last for first, last in self._hidden)
+            if (below is None or position < below)
+            and not any(first <= position <= last for first, last in self._hidden)
         ]
