@@ -14,12 +14,14 @@ import contextlib
 import math
 import os
 import random
+import re
 import socket
 from collections import deque
 from collections.abc import Awaitable, Mapping
 from importlib import import_module
 from typing import Any, Self, TypeVar
 
+from looopy.errors import ConfigurationError
 from looopy.stores.sql.driver import Query, Rows
 from looopy.stores.sql.postgres.errors import TOO_MANY, Trouble, sqlstate_in
 from looopy.stores.sql.postgres.url import PostgresURL
@@ -126,16 +128,59 @@ def connect_args(url: PostgresURL) -> dict[str, Any]:
 
 
 async def connect(url: PostgresURL) -> Any:
-    """A new connection of the driver of *url*, not yet set up; or `Trouble`."""
+    """
+    A new connection of the driver of *url*, not yet set up.
+
+    Raises:
+        Trouble: There is none.
+        ConfigurationError: The driver or the server refuses an option of the URL, or the database
+            keeps text in an encoding that lacks characters.
+    """
     module = import_module(url.driver)
     make = module.connect if url.driver == "asyncpg" else module.AsyncConnection.connect
     try:
         connection = await make(**connect_args(url))
-    except Exception as error:  # noqa: BLE001 - sorted out by the next function
+    except Exception as error:  # noqa: BLE001 - sorted out by the next functions
+        _refuse_options(error, url)
         raise no_connection(error) from None
     if url.driver == "asyncpg":
         _keep_alive(connection, url.tcp)
+        encoding = connection.get_settings().server_encoding
+    else:
+        encoding = connection.info.parameter_status("server_encoding")
+    if encoding not in ("UTF8", None):  # a proxy may not report it
+        await connection.close()
+        raise ConfigurationError(
+            f"the database {url.place} keeps text as {encoding}, which lacks characters that people"
+            " and models write, such as emoji: make one with CREATE DATABASE ... TEMPLATE template0"
+            " ENCODING 'UTF8', and name it in the URL"
+        )
     return connection
+
+
+def _spelled(name: str) -> str:
+    return re.escape(name).replace("_", "[_ ]")  # libpq writes "channel binding required"
+
+
+# These are words of other sentences, too.
+_USUAL = {"database", "dbname", "host", "hostaddr", "passfile", "password", "port", "user"}
+
+
+def _refuse_options(error: Exception, url: PostgresURL) -> None:
+    """Raise `ConfigurationError` if *error* of a driver or server names an option of *url*."""
+    text = str(error)
+    named = [
+        name
+        for name in dict.fromkeys(url.asked)
+        if name not in _USUAL and re.search(rf"(?<![\w.]){_spelled(name)}(?!\w)", text)
+    ]
+    if "command-line argument" in text and "options" in url.asked:
+        named = ["options"]
+    if named:
+        raise ConfigurationError(
+            f"the database {url.place} cannot be opened with the option {' and '.join(named)} of"
+            " the URL: check its spelling and its value, or remove it"
+        ) from None
 
 
 _TCP_NAMES = {

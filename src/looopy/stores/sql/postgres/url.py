@@ -1,9 +1,10 @@
 """
 Reads a Postgres URL: the driver, the server, and the options that are ours rather than libpq's.
 
-The URL goes to the driver as it is, so everything that libpq knows (a socket's folder as host,
-several hosts, `sslmode`) works; only our own options are taken out of it. It holds a password, so
-it is never shown: errors name the server by `place`.
+The URL means the same with both drivers. Everything that libpq knows works: a socket's folder as
+host, several hosts, `sslmode`. Options that libpq does not know are settings of the server. Our own
+options, and those that hosting services write for other libraries, are taken out of the URL. It
+holds a password, so it is never shown: errors name the server by `place`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import importlib.util
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
 
@@ -44,6 +45,7 @@ class PostgresURL:
         driver: `asyncpg` or `psycopg`.
         dsn: The URL for the driver, with the password if it had one.
         place: Host and database, fit for showing.
+        asked: The names of the URL's own options, which an error may show.
         pooler: How a proxy before the server assigns connections, by `session` or by `transaction`;
             `None`: no proxy, and looopy verifies that.
         options: The URL's own `options`, sent to the server when a session begins.
@@ -60,6 +62,7 @@ class PostgresURL:
     driver: str
     dsn: str = field(repr=False)
     place: str
+    asked: Sequence[str] = ()
     pooler: str | None = None
     options: str = ""
     row_level_security: bool = False
@@ -89,8 +92,8 @@ def parse(url: str) -> PostgresURL:
     Read a URL such as `postgresql://user:password@host/database?pooler=transaction`.
 
     Raises:
-        ConfigurationError: It is malformed, or one of our options has no such value; the message
-            does not hold the URL.
+        ConfigurationError: It is malformed, an option has no such value, or its driver cannot keep
+            one; the message names the option and does not hold the URL.
     """
     try:
         parts = urlsplit(url)
@@ -101,22 +104,27 @@ def parse(url: str) -> PostgresURL:
             "the Postgres URL is malformed: use postgresql://user:password@host:5432/database,"
             " with special characters in the password percent-encoded"
         ) from None
-    ours = {name: value for name, value in given if name in _OPTIONS}
-    theirs = [(name, value) for name, value in given if name not in _OPTIONS]
-    known = dict(theirs)
-    if "," in known.get("host", hosts):
-        # Of several servers, the one that takes writes.
-        theirs.append(("target_session_attrs", known.get("target_session_attrs", "primary")))
-    query = urlencode(dict(theirs), quote_via=quote)  # libpq knows no + for a space
+    asked = dict(given)
+    _translate(asked)
+    driver = _driver(parts.scheme, asked)
+    ours = {name: asked.pop(name) for name in _OPTIONS if name in asked}
+    known = asked
+    if driver == "psycopg":
+        settings = [name for name in known if name not in _LIBPQ]
+        _add_options(known, {name: known.pop(name) for name in settings})
+    if "," in known.get("host", hosts):  # of several servers, the one that takes writes
+        known.setdefault("target_session_attrs", "primary")
+    query = urlencode(known, quote_via=quote)  # libpq knows no + for a space
     dsn = urlunsplit(("postgresql", parts.netloc, parts.path, query, ""))
     if not parts.netloc:  # urlunsplit drops the empty authority that libpq wants to see
         dsn = dsn.replace("postgresql:", "postgresql://", 1)
     host = known.get("host") or hosts or "localhost"
     database = unquote(parts.path.lstrip("/")) or "the user's own database"
     return PostgresURL(
-        driver=SCHEMES[parts.scheme],
+        driver=driver,
         dsn=dsn,
         place=f"{host}/{database}",
+        asked=[name for name, _ in given],
         pooler=_pooler(ours.get("pooler")),
         options=known.get("options", ""),
         named="application_name" in known,
@@ -146,6 +154,102 @@ def check_driver(url: PostgresURL) -> None:
     """Raise `MissingExtra`, which names the command, unless the driver of *url* is installed."""
     if importlib.util.find_spec(url.driver) is None:
         raise missing_extra(f"{url.driver} is not installed, and Postgres needs it", "postgres")
+
+
+# Which options libpq 18 takes in a URL: PostgreSQL 18, section 32.1.2.
+_LIBPQ = (
+    *("application_name", "channel_binding", "client_encoding", "connect_timeout", "dbname"),
+    *("fallback_application_name", "gssdelegation", "gssencmode", "gsslib", "host"),
+    *("hostaddr", "keepalives", "keepalives_count", "keepalives_idle", "keepalives_interval"),
+    *("krbsrvname", "load_balance_hosts", "max_protocol_version", "min_protocol_version"),
+    *("oauth_client_id", "oauth_client_secret", "oauth_issuer", "oauth_scope", "options"),
+    *("passfile", "password", "port", "replication", "require_auth", "requirepeer"),
+    *("scram_client_key", "scram_server_key", "service", "ssl_max_protocol_version"),
+    *("ssl_min_protocol_version", "sslcert", "sslcertmode", "sslcompression", "sslcrl"),
+    *("sslcrldir", "sslkey", "sslkeylogfile", "sslmode", "sslnegotiation", "sslpassword"),
+    *("sslrootcert", "sslsni", "target_session_attrs", "tcp_user_timeout", "user"),
+)
+# Which of them asyncpg lacks, with the values that ask for no more than it does anyway.
+_LIBPQ_ALONE = {
+    "channel_binding": {"disable", "prefer"},
+    "gssencmode": {"disable", "prefer"},
+    "gssdelegation": {"0"},
+    "load_balance_hosts": {"disable"},
+    "sslcompression": {"0"},
+    "sslsni": {"1"},
+    "sslcertmode": {"allow"},
+    "min_protocol_version": {"3.0"},
+    "max_protocol_version": {"3.0", "latest"},
+    "hostaddr": set[str](),
+    "require_auth": set[str](),
+    "requirepeer": set[str](),
+    "scram_client_key": set[str](),
+    "sslcrldir": set[str](),
+}
+# For routers and libraries of hosting services: Supabase's and Vercel's marks, node-postgres'.
+_MARKS = ("supa", "workaround", "uselibpqcompat")
+_TRUTH = {"true": True, "1": True, "false": False, "0": False}
+
+
+def _driver(scheme: str, asked: dict[str, str]) -> str:
+    """
+    The driver that keeps the options of a URL, which loses those that it keeps anyway.
+
+    A URL that names no driver and wants something of libpq alone (Neon's `channel_binding=require`)
+    is psycopg's: to drop what the URL requires would be less safe than it looks.
+    """
+    driver = SCHEMES[scheme]
+    if driver == "psycopg":
+        return driver
+    for name, harmless in _LIBPQ_ALONE.items():
+        if asked.get(name, "") in harmless:
+            del asked[name]
+        elif name in asked and "+" not in scheme:
+            return "psycopg"
+        elif name in asked:
+            raise ConfigurationError(
+                f"asyncpg does not know the option {name} of the Postgres URL: leave it out, or"
+                " begin the URL with postgresql+psycopg://"
+            )
+    return driver
+
+
+def _translate(asked: dict[str, str]) -> None:
+    """Put our options, libpq's and the server's in place of those of other libraries."""
+    for mark in _MARKS:
+        asked.pop(mark, None)
+    pgbouncer = asked.pop("pgbouncer", "false")  # Prisma
+    if _truth("pgbouncer", pgbouncer):
+        asked.setdefault("pooler", "transaction")
+    if (most := asked.pop("connection_limit", None)) is not None:  # Prisma
+        asked.setdefault("pool_size", most)
+    if (ssl := asked.pop("ssl", None)) is not None:  # JDBC, node-postgres
+        asked.setdefault("sslmode", "require" if _truth("ssl", ssl) else "disable")
+    if asked.get("client_encoding", "utf8").lower().replace("-", "") not in ("utf8", "unicode"):
+        raise ConfigurationError(
+            "the option client_encoding of a Postgres URL is UTF8, or is left out"
+        )
+    if (schema := asked.pop("schema", None)) is not None:  # Prisma
+        if asked.get("pooler") == "transaction":
+            raise ConfigurationError(
+                "the option schema of the Postgres URL does not outlive a transaction behind a"
+                " pooler: leave it out, and set it for the user (ALTER ROLE ... SET search_path)"
+            )
+        quoted = schema.replace('"', '""')
+        _add_options(asked, {"search_path": f'"{quoted}"'})
+
+
+def _truth(name: str, value: str) -> bool:
+    if value not in _TRUTH:
+        raise ConfigurationError(f"the option {name} of a Postgres URL is true or false")
+    return _TRUTH[value]
+
+
+def _add_options(known: dict[str, str], settings: Mapping[str, str]) -> None:
+    """Add settings of the server to `options`, in which a backslash keeps a space."""
+    for name, value in settings.items():
+        escaped = re.sub(r"([\\\s])", r"\\\1", value)
+        known["options"] = f"{known.get('options', '')} -c {name}={escaped}".lstrip()
 
 
 _MOST = 1_000_000
