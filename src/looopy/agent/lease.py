@@ -9,8 +9,9 @@ An expired lease alone proves little. The store may have stood still, so that no
 lease, or its clock may have jumped. A process that finds an expired lease therefore reads it again.
 With its own clock it counts how long the store has taken writes while the same lease stayed
 unchanged. After half of a lease, in which a living owner renews at least once, the turn counts as
-left. An owner that is seen to run on this host keeps its turn whatever any clock says. An owner
-that is seen to be dead has lost it.
+left. What was counted for one lease of a process counts for all of its leases that were expired by
+then, so a dead process with many turns is observed once. An owner that is seen to run on this host
+keeps its turn whatever any clock says. An owner that is seen to be dead has lost it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
 
 from looopy.errors import StoreError
 from looopy.loop.interrupt import after
@@ -32,6 +34,7 @@ _TRIES_PER_TTL = 12  # after a renewal that failed
 _LEFT_AFTER = 1 / 2  # the time of one renewal, and room for a slow store
 _COUNTED_AT_MOST = 1 / 5  # of the time between two reads: the store may have stood still
 _LOOK_AFTER = 1 / 10
+_WRITE_AFTER = 1 / 20  # since a look at another lease of the same process
 _MOST_SIGHTINGS = 1024
 
 
@@ -81,15 +84,29 @@ class Lease:
 
 @dataclass(slots=True)
 class _Sighting:
-    """An expired lease: the store has answered for `counted` seconds, until `at`."""
+    """
+    Expired leases of one process: the store has taken writes for `counted` seconds, until `at`.
+
+    Attributes:
+        marks: The expiry of the newest lease that was seen, and what was counted by then, each time
+            a newer one was seen. Expiries are by the store's clock. So a lease that is no newer was
+            expired at that time, and was not renewed since: it need not have been seen itself.
+    """
 
     at: float
     counted: float = 0.0
+    marks: list[tuple[float, float]] = field(default_factory=list)
+
+    def counted_for(self, expiry: float) -> float:
+        """For how long the store has taken writes while no lease of this expiry was renewed."""
+        if not self.marks or expiry > self.marks[-1][0]:
+            self.marks.append((expiry, self.counted))
+        return self.counted - next(began for newest, began in self.marks if expiry <= newest)
 
 
-# By context, epoch, holder and expiry, because an agent may live no longer than one read. At the
-# limit, the oldest entry is dropped.
-_sightings: dict[tuple[str, int, str, float], _Sighting] = {}
+# By backend and by process, because an agent may live no longer than one read. At the limit, the
+# oldest entry of a backend is dropped.
+_sightings: WeakKeyDictionary[object, dict[str, _Sighting]] = WeakKeyDictionary()
 
 
 async def left_in_s(
@@ -114,22 +131,31 @@ async def left_in_s(
     holder = record.holder
     if holder is None or provably_dead(holder):
         return 0.0
+    seen_here = _sightings.setdefault(getattr(state, "backend", state), {})
+    process = holder.rpartition("/")[0] or holder
     if record.lease_live or provably_alive(holder):
+        seen_here.pop(process, None)  # it may have been away
         return None
     life_s = ttl_of(holder) or ttl_s
-    # A file that another program has locked can still be read. So this renews a lease that no owner
-    # holds: it changes nothing, and shows if the owner could have renewed its own.
-    await state.renew(record.context_id, 0, life_s)
-    name = (record.context_id, record.epoch, holder, record.lease_until)
     now = clock()
-    seen = _sightings.get(name)
+    seen = seen_here.get(process)
+    last = None if seen is None else seen.at
     if seen is None:
-        if len(_sightings) >= _MOST_SIGHTINGS:
-            _sightings.pop(next(iter(_sightings)), None)
-        seen = _sightings[name] = _Sighting(now)
-    seen.counted += min(now - seen.at, life_s * _COUNTED_AT_MOST)
-    seen.at = now
-    left = life_s * _LEFT_AFTER - seen.counted
+        seen = seen_here[process] = _Sighting(now)
+        if len(seen_here) > _MOST_SIGHTINGS:
+            seen_here.pop(next(iter(seen_here)))
+    if last is None or now - last >= life_s * _WRITE_AFTER:
+        seen.at = now  # other looks at this process need no write of their own
+        # A file that another program has locked can still be read. So this renews a lease that no
+        # owner holds: it changes nothing, and shows if the owner could have renewed its own.
+        try:
+            await state.renew(record.context_id, 0, life_s)
+        except BaseException:
+            seen_here.pop(process, None)
+            raise
+        seen.at = clock()
+        seen.counted += 0.0 if last is None else min(seen.at - last, life_s * _COUNTED_AT_MOST)
+    left = life_s * _LEFT_AFTER - seen.counted_for(record.lease_until)
     return min(left, life_s * _LOOK_AFTER) if left > 0 else 0.0
 
 

@@ -22,6 +22,7 @@ class Clock:
 
     def __init__(self) -> None:
         self.now = 1000.0
+        self.store: Answers | None = None
 
     def __call__(self) -> float:
         return self.now
@@ -55,17 +56,20 @@ class Answers:
     def __init__(self, clock: Clock, locked_until: float) -> None:
         self.clock = clock
         self.locked_until = locked_until
+        self.writes = 0
 
     async def renew(self, _context_id, epoch, _ttl_s):
         """Nobody's lease has this epoch."""
         assert epoch == 0
+        self.writes += 1
         self.clock.now = max(self.clock.now, self.locked_until)
         return False
 
 
 async def left(record, clock, ttl_s=99.0, locked_until=0.0):
-    """What one look finds."""
-    return await left_in_s(Answers(clock, locked_until), record, ttl_s, clock)
+    """What one look finds; all looks of a test are at one store."""
+    clock.store = clock.store or Answers(clock, locked_until)
+    return await left_in_s(clock.store, record, ttl_s, clock)
 
 
 async def look(record, clock, *, every_s=TTL_S / 10, most=100, locked_until=0.0):
@@ -93,11 +97,43 @@ async def test_a_lease_that_was_renewed_meanwhile_is_looked_at_anew(record, cloc
     assert await look(renewed, clock) == pytest.approx(TTL_S / 2)
 
 
-@pytest.mark.parametrize("change", [{"epoch": 8}, {"context_id": "another"}])
-async def test_the_lease_of_another_claim_is_another(record, clock, change):
+@pytest.mark.parametrize(
+    "change", [{"holder": f"abroad/1/2/a;;{TTL_S}"}, {"holder": f"abroad/2/1/a;;{TTL_S}"}]
+)
+async def test_the_lease_of_another_process_is_another(record, clock, change):
     """That one was seen says nothing of the other."""
     await look(record, clock)
     assert await left(replace(record, **change), clock) != 0
+
+
+async def test_leases_of_one_process_that_had_expired_together_are_seen_together(record, clock):
+    """One that was renewed later than those that were looked at has to be looked at itself."""
+    await look(record, clock)
+    other = replace(record, context_id="other", epoch=3, holder=f"abroad/1/1/b;;{TTL_S}")
+    assert await left(other, clock) == 0
+    assert await left(replace(other, lease_until=record.lease_until - 3), clock) == 0
+    assert await left(replace(other, lease_until=record.lease_until + 1), clock) == TTL_S / 10
+
+
+async def test_many_orphans_of_one_process_cost_as_many_writes_as_one(record, clock):
+    """All are looked at together, and all are left after half of a life."""
+    orphans = [
+        replace(record, context_id=f"o{n}", lease_until=record.lease_until + n / 100)
+        for n in range(200)
+    ]
+    clock.store = store = Answers(clock, 0.0)
+    began = clock.now
+    while any(await asyncio.gather(*(left(one, clock) for one in orphans))):
+        clock.now += TTL_S / 10
+    assert clock.now - began == pytest.approx(TTL_S / 2)
+    assert store.writes == 6
+
+
+async def test_a_process_that_renews_another_lease_is_observed_anew(record, clock):
+    """It lives: what was counted of a lease that it had let expire counts no longer."""
+    await look(record, clock)
+    assert await left(replace(record, context_id="other", lease_live=True), clock) is None
+    assert await left(record, clock) != 0
 
 
 async def test_time_in_which_the_store_stood_still_hardly_counts(record, clock):
@@ -158,11 +194,11 @@ def test_one_look_at_an_expired_lease_is_enough_to_show_it(record):
     assert seems_left(replace(record, holder=None))
 
 
-async def test_only_so_many_leases_are_kept_in_mind(record, clock):
+async def test_only_so_many_processes_are_kept_in_mind(record, clock):
     """The eldest goes, and is then looked at anew."""
     await look(record, clock)
     for number in range(1024):
-        await left(replace(record, epoch=100 + number), clock)
+        await left(replace(record, holder=f"abroad/{number}/9/a"), clock)
     assert await left(record, clock) != 0
 
 
