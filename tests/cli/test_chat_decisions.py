@@ -36,6 +36,8 @@ class Terminal:
         """The next line; none at the end."""
         return self.typed.pop(0) if self.typed else None
 
+    read_message = read_line
+
     def working(self, _what):
         """Show nothing in the meantime."""
         return contextlib.nullcontext()

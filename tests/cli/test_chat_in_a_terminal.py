@@ -17,6 +17,7 @@ from looopy.testing import ScriptedProvider
 if os.name != "posix":
     pytest.skip("pseudo-terminals are POSIX's", allow_module_level=True)
 
+PASTE = "\x1b[200~{}\x1b[201~"
 CTRL_C, CTRL_D = "\x03", "\x04"
 
 
@@ -45,6 +46,49 @@ async def test_an_answer_is_shown_as_it_comes(looopy, model):
     session.press("hello\r")
     await session.see("so far, ")
     await session.process_killed()
+
+
+async def test_pasted_lines_are_one_message(looopy, model):
+    """At the prompt, beside typed words, and while an answer comes; with and without Enter."""
+    pytest.importorskip("readline")
+    session = await looopy.at_terminal("chat")
+    await session.see("> ")
+    session.press("see " + PASTE.format("one\rtwo\r\rthree") + " end\r")
+    await session.see("You said: see one\ntwo\n\nthree end\n")
+    session.press("wait 0.5\r")
+    await session.see("[wait seconds=0.5 ...")
+    session.press(PASTE.format("four\rfive"))
+    await session.see("The tool said: Waited 0.5 seconds.\n")
+    await session.see("> four")
+    await session.see("five")
+    session.press(" six\r")
+    await session.see("You said: four\nfive six\n")
+    session.press("wait 0.5\r")
+    await session.see("[wait seconds=0.5 ...")
+    session.press(PASTE.format("seven\reight") + "\r")
+    await session.see("You said: seven\neight\n")
+    await _leave(session)
+    said = [one["content"] for one in model.received[-1].body["messages"] if one["role"] == "user"]
+    wanted = ["see one\ntwo\n\nthree end", "wait 0.5", "four\nfive six", "wait 0.5"]
+    assert said == [*wanted, "seven\neight"]
+
+
+async def test_a_message_has_several_lines(looopy):
+    """By Alt-Enter, and by a backslash at the end of a line; a command is one line."""
+    pytest.importorskip("readline")
+    session = await looopy.at_terminal("chat")
+    await session.see("> ")
+    session.press("one\x1b\rtwo\r")
+    await session.see("You said: one\ntwo\n")
+    session.press("three\\\r")
+    await session.see(". ")
+    session.press("four\\\r")
+    await session.see(". ")
+    session.press("five\r")
+    await session.see("You said: three\nfour\nfive\n")
+    session.press(PASTE.format("/list\rof things") + "\r")
+    await session.see("You said: /list\nof things\n")
+    await _leave(session)
 
 
 async def test_what_is_typed_during_an_answer_is_not_lost(looopy):

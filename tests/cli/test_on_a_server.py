@@ -247,6 +247,9 @@ async def test_a_terminal_that_came_before_the_first_message_follows(looopy, tmp
         one, other = [await looopy.at_terminal(*command) for _ in range(2)]
         for terminal in (one, other):
             await terminal.see("> ")
+        one.press("\x1b[200~so\nit is\x1b[201~\n")
+        for terminal in (one, other):
+            await terminal.see("You said: so\nit is\n")
         one.press("pay\n")
         await other.see("> pay")
         await other.see("Allow it? [y/n] ")

@@ -212,7 +212,7 @@ class Conversation:
                 if interrupted:
                     terminal.notice("(Ctrl-D leaves)")
                     interrupted = False
-                said = said if said is not None else terminal.read_line(PROMPT)
+                said = said if said is not None else terminal.read_message(PROMPT)
                 if said is None:
                     return self._status()
                 if command := command_in(said, by_hand=terminal.has_person):

@@ -22,6 +22,7 @@ from looopy.sync import Agent
 
 HELP: Final = (
     "Type a message and press Enter. looopy stores each message before the model reads it.",
+    "Alt-Enter, or a \\ at the end, begins another line of it. Pasted lines are one message.",
     "Ctrl-C cancels an answer. Ctrl-D leaves; `looopy chat` continues the conversation later.",
     "A call that waits for approval takes y or n; `y REASON` and `n REASON` tell the model why.",
     '`e {"NAME": VALUE}` allows it with other arguments: all of them, as JSON.',
@@ -29,7 +30,7 @@ HELP: Final = (
     "/fork [NAME] begins one with the past of this one. /exit leaves.",
     "/help shows this. `looopy --help` lists the other commands.",
 )
-_COMMAND: Final = re.compile(r"/([A-Za-z]+)(?:\s+(.*))?")
+_COMMAND: Final = re.compile(r"/([A-Za-z]+)(?:[ \t]+(.*))?")
 _STAMP: Final = re.compile(r"-[0-9]{8}-[0-9]{6}$")
 _LISTED: Final = 10
 _LONGEST_NAME: Final = 100

@@ -6,6 +6,10 @@ screen, write the clipboard, show one link and open another, turn text around. `
 each such character by a visible one. It examines one character at a time and keeps no state, so a
 sequence in pieces is as harmless as a whole one.
 
+A person may paste several lines, or begin a new one with Alt-Enter or a backslash: they are one
+message. The terminal marks a paste (xterm's bracketed paste) as long as the chat runs, because
+between two prompts it would come as so many lines.
+
 All output goes through `Terminal`, which applies the filter, knows if the cursor is at the
 beginning of a line, and uses colours only on a terminal. While nothing comes, it shows that the
 program works: one line that the next output replaces, only on a terminal.
@@ -13,6 +17,7 @@ program works: one line that the next output replaces, only on a terminal.
 
 from __future__ import annotations
 
+import atexit
 import io
 import logging
 import os
@@ -25,6 +30,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final, TextIO
 
+_MORE: Final = ". "
+_PASTE_ON: Final = "\x1b[?2004h"
+_PASTE_OFF: Final = "\x1b[?2004l"
+_PASTE_BEGINS: Final = "\x1b[200~"
+_PASTE_ENDS: Final = "\x1b[201~"
+_marks_pastes = False
 _UNPRINTABLE: Final = "\N{REPLACEMENT CHARACTER}"
 _CONTROL_PICTURES: Final = 0x2400
 _REPEATS: Final = 3
@@ -222,6 +233,20 @@ class Terminal:
             self._put(self._aside, "\n", "")
         return line.removesuffix("\n") if line else None
 
+    def read_message(self, prompt: str) -> str | None:
+        """
+        As `read_line`, but a person goes on in the next line after a backslash at the end of one.
+        """
+        said, news = self.read_line(prompt), self._news
+        self._news = None  # which would drop what was typed
+        try:
+            while said is not None and self.has_person and said.endswith("\\"):
+                more = self.read_line(_MORE)
+                said = said.removesuffix("\\") + ("" if more is None else f"\n{more}")
+        finally:
+            self._news = news
+        return said
+
     def _keep_typed(self) -> None:
         """Take what was typed so far, for a later prompt; `EOFError` for Ctrl-D."""
         kept = _all_typed()
@@ -234,19 +259,19 @@ class Terminal:
         if self._kept and not anew:
             self._kept += _all_typed()
             with _repeated_interrupts(), _prefilled(self._kept.pop(0)):
-                return input(prompt)
+                return _input(prompt)
         typed = "" if anew else _typed_ahead()
         if typed.endswith("\n"):
             self._put(self._out, f"{prompt}{typed}", "")
             return typed.removesuffix("\n")
         if self._news is None or typed:
             with _repeated_interrupts(), _prefilled(typed):
-                return input(prompt)
+                return _input(prompt)
         with _by_key() as show_keys:
             self._wait_for_key(prompt, self._news)
             show_keys()
             with _repeated_interrupts():
-                return input(prompt)
+                return _input(prompt)
 
     def _wait_for_key(self, prompt: str, news: int) -> None:
         """Show *prompt* until a key is pressed, which stays to be read, or raise `NewsCame`."""
@@ -335,12 +360,24 @@ def _typed_ahead() -> str:
     typed = b""
     if os.name != "posix":
         return ""  # select is for sockets there
-    while not typed.endswith(b"\n") and select.select([sys.stdin], [], [], 0)[0]:
+    while _goes_on(typed) and select.select([sys.stdin], [], [], 0)[0]:
         piece = os.read(sys.stdin.fileno(), 4096)
         if not piece:
             raise EOFError
         typed += piece
-    return typed.decode(sys.stdin.encoding, "surrogateescape")
+    text = typed.decode(sys.stdin.encoding, "surrogateescape")
+    if _in_paste(typed):  # its last line has no end
+        text += _begun_line()
+    return text.replace(_PASTE_BEGINS, "").replace(_PASTE_ENDS, "")
+
+
+def _goes_on(typed: bytes) -> bool:
+    """True if what was *typed* is no whole line, or stops within a paste."""
+    return not typed.endswith(b"\n") or _in_paste(typed)
+
+
+def _in_paste(typed: bytes) -> bool:
+    return typed.rfind(_PASTE_BEGINS.encode()) > typed.rfind(_PASTE_ENDS.encode())
 
 
 def _all_typed() -> list[str]:
@@ -438,9 +475,31 @@ def prepare_streams() -> None:
 
 
 def edit_lines() -> None:
-    """Give `input` the arrow keys and a history, where the system has readline."""
+    """Give `input` the arrow keys, a history and whole pastes, where the system has readline."""
+    global _marks_pastes  # noqa: PLW0603 - of the one terminal of this process, as readline's state
     try:
         import readline
     except ImportError:
         return
     readline.set_auto_history(True)
+    if "libedit" in (readline.__doc__ or "") or not sys.stdout.isatty():
+        return  # libedit knows no marks
+    readline.parse_and_bind("set enable-bracketed-paste on")  # Python turns it off
+    readline.parse_and_bind(r'"\e\C-m": "\C-v\C-j"')
+    _marks_pastes = True
+    _mark_pastes()
+    atexit.register(sys.stdout.write, _PASTE_OFF)
+
+
+def _input(prompt: str) -> str:
+    """As `input`, after which readline would let pastes come without their marks."""
+    try:
+        return input(prompt)
+    finally:
+        _mark_pastes()
+
+
+def _mark_pastes() -> None:
+    if _marks_pastes:
+        sys.stdout.write(_PASTE_ON)
+        sys.stdout.flush()

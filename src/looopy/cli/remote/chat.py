@@ -237,7 +237,7 @@ class _Talk:
                     interrupted = False
                 if (item := self._settled()) is not None and self._goes_on(item):
                     continue
-                said = terminal.read_line(PROMPT)
+                said = terminal.read_message(PROMPT)
                 if said is None:
                     return 0 if terminal.has_person or self._all_completed else 1
                 if command := command_in(said, by_hand=terminal.has_person):
