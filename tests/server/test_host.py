@@ -5,6 +5,7 @@ import contextlib
 import random
 import subprocess
 import sys
+import threading
 from collections import Counter
 
 import pytest
@@ -282,6 +283,57 @@ async def test_draining_lets_a_turn_end_and_takes_no_other(stores):
     assert (await turn).outcome == "completed"
     assert await draining == 0
     assert host.agent_count == 0
+
+
+async def test_a_running_turn_is_read_steered_and_cancelled_while_the_host_drains(stores):
+    """Only new turns are refused, on its agent too; once it has ended, everything is."""
+    maker = Maker(tool_call("wait"), text("Done."))
+    host = AgentHost(maker, stores)
+    turn = await begin_waiting(host, maker)
+    draining = asyncio.create_task(host.drain())
+    await until(lambda: host.closed)
+    assert (await host.current("c", ADA)).open_turn.turn == 1
+    events = host.events("c", ADA, after=0)
+    assert (await anext(events)).type == "turn_start"
+    async with host.agent("c", ADA, create=False) as agent:
+        await agent.steer("Faster.", ADA, expected_turn=1)
+        for on_busy in ("reject", "wait"):
+            agent.on_busy = on_busy
+            with pytest.raises(HostClosed):
+                await agent.execute_turn("Another.", ADA)
+        await agent.cancel()
+    assert (await turn).outcome == "cancelled"
+    assert await draining == 0
+    assert [event.type async for event in events][-1] in ("turn_end", "status_change")
+    with pytest.raises(HostClosed):
+        async with host.agent("c", ADA, create=False):
+            pass
+
+
+async def test_a_turn_that_does_not_let_go_does_not_hold_up_the_end(stores):
+    """A tool in a thread cannot be cut: the host gives up after `cut_s`, and does so once."""
+    go, entered = threading.Event(), threading.Event()
+
+    @tool
+    def stuck() -> str:
+        """Block a thread."""
+        entered.set()
+        go.wait()
+        return "late"
+
+    def build(context_id, bound):
+        model = ScriptedProvider([tool_call("stuck"), text("Done.")])
+        return Agent(context_id, llm_provider=model, stores=bound, tools=[stuck])
+
+    host = AgentHost(build, stores, drain_s=3600)
+    try:
+        async with host.agent("c", ADA) as agent:
+            await agent.execute_turn("Hi.", ADA).accepted()
+        await asyncio.to_thread(entered.wait)
+        assert await host.drain(0.01, cut_s=0.01) == 1
+        await host.aclose()  # waits for the same end
+    finally:
+        go.set()
 
 
 async def test_an_agent_that_does_not_start_does_not_hold_up_the_end(stores):

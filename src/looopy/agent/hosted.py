@@ -1,7 +1,7 @@
 """
 Acts on an agent that an `AgentHost`, its faces or a replay need, and no user: tell if it is at
-work, break it off, keep strangers out, let one decide, follow what it does not show, list its tools
-and parts, and end what waits.
+work, break it off, keep strangers and further turns out, let one decide, follow what it does not
+show, list its tools and parts, and end what waits.
 """
 
 from __future__ import annotations
@@ -56,6 +56,11 @@ async def decide_as(
             owner.
     """
     return await agent._decide(request_id, answer, auth_context, judged)  # noqa: SLF001 - of this room
+
+
+def take_no_turns(agent: Agent, why: str) -> None:
+    """Let no further turn of *agent* begin: `HostClosed` with *why*. Those that began continue."""
+    agent._lifecycle.host_closes = why  # noqa: SLF001 - of this room
 
 
 async def break_off(agent: Agent) -> bool:

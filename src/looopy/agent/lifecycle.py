@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Final
 
 from looopy.agent.broadcast import Subscribers
-from looopy.errors import AgentNotStarted, AgentStateError
+from looopy.errors import AgentNotStarted, AgentStateError, HostClosed
 from looopy.stores.records import ContextState
 from looopy.types.event import StatusChange
 from looopy.types.state import AgentStatus
@@ -100,12 +100,14 @@ class Lifecycle:
 
     Attributes:
         home: `None` while the next start may be in any event loop.
+        host_closes: Why the host lets no further turn begin, or `None`.
         leaving: `pause` or `shutdown`, while it lets turns end and refuses others.
         rereading: The agent was started before, and is being started again.
     """
 
     def __init__(self, context_id: str, subscribers: Subscribers) -> None:
         self.status = AgentStatus.CREATED
+        self.host_closes: str | None = None
         self._context_id = context_id
         self._subscribers = subscribers
         self.reset()
@@ -148,7 +150,9 @@ class Lifecycle:
             self.set(_status_of(busy_turn, state))
 
     def with_turn(self) -> AgentStatus:
-        """The status with one more turn; `AgentStateError` if no turn may start now."""
+        """The status with one more turn; `AgentStateError`, or `HostClosed`, if none may start."""
+        if self.host_closes is not None:
+            raise HostClosed(self.host_closes)
         status = self.status
         if not self.rereading:  # else the turn waits for the reading
             status = self.after("execute_turn")

@@ -574,7 +574,7 @@ def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         type=float,
         default=20.0,
         metavar="SECONDS",
-        help="how long running turns may continue at the end: 20",
+        help="how long the end may take, running turns included: 20",
     )
     serve.add_argument(
         "--log",

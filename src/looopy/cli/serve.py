@@ -37,9 +37,11 @@ if TYPE_CHECKING:
 
 PUSH_KEY: Final = "LOOOPY_PUSH_KEY"
 METRICS_TOKEN: Final = "LOOOPY_METRICS_TOKEN"  # noqa: S105 - the name of a variable
-_CLOSING_S = 5  # how long a connection may take to end once the turns have ended
-_STREAMS_S = 5  # how long a stream may take to send its last events
-_CUT = 1
+_CLOSING_S = 5.0  # how long responses may take to end once the turns have ended
+_RESERVE_S = 4.0  # of the time to drain, for the end of turns that are cut, and of responses
+_CUT_S = 1.0  # how long a turn that is cut may take to let go, at least
+_LAST_S = 0.5  # how long responses may take to end, and connections to close, at least
+_CUT = 1  # the exit status
 _CTRL_C = 130
 
 
@@ -72,7 +74,7 @@ async def serve(
         origins: The origins of web pages that may use it.
         limits: `NAME=NUMBER`, the fields of `Limits` that differ from their defaults.
         push: The hosts that push notifications of A2A may go to; `*` for any public one.
-        drain_s: How long running turns may continue at the end.
+        drain_s: How long the end may take, and running turns may continue almost as long.
         log: `text` or `json`, for the log on standard error.
 
     Returns:
@@ -153,7 +155,12 @@ async def _run(app: Starlette, agents: AgentHost, listening: socket.socket, file
     loop = asyncio.get_running_loop()
 
     class Server(uvicorn.Server):
-        """Lets turns end at the first signal, and ends at once at the second."""
+        """
+        Lets turns end at the first signal, and ends at once at the second.
+
+        The process ends within the time to drain, whatever holds a turn or a response: whoever
+        sends SIGTERM sends SIGKILL later.
+        """
 
         ending: asyncio.Task[None] | None = None
         status = 0
@@ -171,20 +178,26 @@ async def _run(app: Starlette, agents: AgentHost, listening: socket.socket, file
             self.ending = loop.create_task(self.drain())
 
         async def drain(self) -> None:
-            """Let the turns end, then the connections."""
+            """Let the turns end, then the responses."""
+            reserve = min(_RESERVE_S, agents.drain_s / 4)
+            ends = loop.time() + agents.drain_s - reserve / 2
             try:
-                if await agents.drain():
+                if await agents.drain(agents.drain_s - reserve, cut_s=max(_CUT_S, reserve / 3)):
                     self.status = _CUT
+                now = loop.time()
+                ends = max(min(ends, now + _CLOSING_S), now + _LAST_S)
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(_STREAMS_S):
+                    async with asyncio.timeout_at(ends):
                         while app.state.site.open_streams:  # noqa: ASYNC110 - a server ends once
                             await asyncio.sleep(0.02)
             finally:
                 AppStatus.should_exit = True  # ends the streams of all faces
                 self.should_exit = True
+                left = max(_LAST_S, ends - loop.time())
+                config.timeout_graceful_shutdown = left  # type: ignore[assignment] # not whole
 
-    limits = app.state.site.limits
-    server = Server(ServerConfig(app, limits, files=files, timeout_graceful_shutdown=_CLOSING_S))
+    config = ServerConfig(app, app.state.site.limits, files=files)
+    server = Server(config)
     await server.serve([listening])
     if not server.started:
         raise ConfigurationError("the application could not be started")

@@ -21,7 +21,13 @@ from typing import Any, Self, TypeAlias
 
 from looopy.agent.agent import Agent
 from looopy.agent.claim import may_begin
-from looopy.agent.hosted import break_off, decide_as, is_at_work, keep_to_owner
+from looopy.agent.hosted import (
+    break_off,
+    decide_as,
+    is_at_work,
+    keep_to_owner,
+    take_no_turns,
+)
 from looopy.agent.request import check_at_least_one
 from looopy.errors import (
     ConfigurationError,
@@ -42,7 +48,7 @@ from looopy.types.event import AgentEvent, ApprovalDecided
 from looopy.types.state import AgentStatus
 
 _logger = logging.getLogger("looopy")
-_CUT_S = 5.0  # how long a turn that was cut may take to let go, such as of a tool in a thread
+_CUT_S = 5.0
 _ENDS = "this process is about to end: send the request to another one"
 AgentFactory: TypeAlias = Callable[[str, Stores], Agent | Awaitable[Agent]]
 """Makes an agent that is not started, with a context id and the stores of its tenant."""
@@ -126,6 +132,7 @@ class AgentHost:
         self._kept: dict[tuple[str, str], _Kept] = {}  # the least recently used is the first
         self._sweeper: asyncio.TimerHandle | None = None
         self._closed = False
+        self._draining: asyncio.Task[int] | None = None
 
     # --- who may -------------------------------------------------------------------------------
 
@@ -173,8 +180,9 @@ class AgentHost:
         """
         record = await self.authorise(context_id, auth)
         if record is not None and record.open_turn is not None:
-            async with self.agent(context_id, auth, create=False) as agent:
-                await agent.refresh()
+            with contextlib.suppress(HostClosed):  # another process will end it
+                async with self.agent(context_id, auth, create=False) as agent:
+                    await agent.refresh()
             record = await self.authorise(context_id, auth)
         if record is None:  # `create` would allow it
             raise no_context(context_id)
@@ -197,14 +205,15 @@ class AgentHost:
 
         Raises:
             ContextNotFound, ValueRefused, StoreUnavailable: See `authorise`.
-            HostClosed: The host drains or is closed.
+            HostClosed: The host drains or is closed, and no turn of this agent runs.
             LimitExceeded: There are `max_agents`, and none of them is idle: try again later.
             FactoryFailed: The factory raised, or did not return a usable agent.
             LooopyError: Whatever `Agent.start()` raises.
         """
-        self._refuse_if_closed()
+        stores = self.stores_for(auth)
+        self._refuse_if_closed((stores.tenant, context_id))
         await self.authorise(context_id, auth, create=create)
-        async with self._started(context_id, self.stores_for(auth)) as agent:
+        async with self._started(context_id, stores) as agent:
             yield agent
 
     async def events(
@@ -225,9 +234,10 @@ class AgentHost:
             SlowReader: Too many events waited for the reader: read on behind the last `seq`.
             LooopyError: As `agent` raises.
         """
-        self._refuse_if_closed()
+        stores = self.stores_for(auth)
+        self._refuse_if_closed((stores.tenant, context_id))
         await self.authorise(context_id, auth)
-        async with self._pinned(context_id, self.stores_for(auth)) as kept:
+        async with self._pinned(context_id, stores) as kept:
             await self._opened(kept)
             if kept.feed is None:
                 raise HostClosed(_ENDS)
@@ -277,8 +287,8 @@ class AgentHost:
             FactoryFailed: `may_answer` or the factory raised.
             LooopyError: As `Agent.decide` and `agent` raise.
         """
-        self._refuse_if_closed()
         stores, judged = self.stores_for(auth), None
+        self._refuse_if_closed((stores.tenant, context_id))
         try:
             await self.authorise(context_id, auth)
         except ContextNotFound:
@@ -319,7 +329,7 @@ class AgentHost:
     async def _pin(self, context_id: str, stores: Stores) -> _Kept:
         key = (stores.tenant, context_id)
         while True:
-            self._refuse_if_closed()
+            self._refuse_if_closed(key)
             kept = self._kept.get(key)
             if kept is not None and kept.closing is None:
                 break
@@ -345,7 +355,7 @@ class AgentHost:
                 raise
             raise HostClosed(_ENDS) from None  # it took too long to start
         if kept.closing is not None:  # in the meantime, by `drain` or `erase`
-            self._refuse_if_closed()
+            self._refuse_if_closed(kept.key)
             raise no_context(kept.key[1])
         return agent
 
@@ -368,6 +378,8 @@ class AgentHost:
             raise
         kept = self._kept[key]
         kept.agent, kept.feed = agent, Feed(agent, stores)
+        if self._closed:
+            take_no_turns(agent, _ENDS)
         return agent
 
     async def _start(self, context_id: str, stores: Stores) -> Agent:
@@ -493,37 +505,56 @@ class AgentHost:
 
     # --- the end -------------------------------------------------------------------------------
 
-    def _refuse_if_closed(self) -> None:
+    def check_open(self) -> None:
+        """Raise `HostClosed` once `drain()` or `aclose()` was called: no turn begins any more."""
         if self._closed:
             raise HostClosed(_ENDS)
 
-    async def drain(self, within_s: float | None = None) -> int:
+    def _refuse_if_closed(self, key: tuple[str, str]) -> None:
+        """Raise `HostClosed` if the host drains, unless a turn of this agent runs."""
+        kept = self._kept.get(key)
+        agent = None if kept is None or kept.closing is not None else kept.agent
+        if agent is None or not is_at_work(agent):
+            self.check_open()
+
+    async def drain(self, within_s: float | None = None, *, cut_s: float = _CUT_S) -> int:
         """
         Take no more turns, let running ones end, then shut down every agent; for SIGTERM.
 
-        A turn that takes longer than *within_s* (`drain_s`) is cut: it ends as `interrupted`, and
-        `execute_turn(None)` continues it, here or in another process.
+        Callers may read, steer and cancel a turn until it ends. A turn that takes longer than
+        *within_s* (`drain_s`) is cut: it ends as `interrupted`, and `execute_turn(None)` continues
+        it, here or in another process.
+
+        Args:
+            cut_s: How long an agent may take to let go after that, such as of a tool in a thread.
 
         Returns:
             How many turns were cut. May be called twice: the second call waits for the same end.
         """
-        self._closed = True
+        if self._draining is None:
+            self._closed = True
+            limit = self.drain_s if within_s is None else within_s
+            self._draining = asyncio.create_task(self._drain_all(limit, cut_s), name="drain")
+        return await asyncio.shield(self._draining)
+
+    async def _drain_all(self, limit: float, cut_s: float) -> int:
         if self._sweeper is not None:
             self._sweeper.cancel()
             self._sweeper = None
-        limit = self.drain_s if within_s is None else within_s
-        found = await asyncio.gather(
-            *(self._drain(kept, limit) for kept in list(self._kept.values()))
-        )
-        return sum(found)
+        all_kept = list(self._kept.values())
+        for kept in all_kept:
+            if kept.agent is not None:
+                take_no_turns(kept.agent, _ENDS)
+        return sum(await asyncio.gather(*(self._drain(one, limit, cut_s) for one in all_kept)))
 
     async def aclose(self) -> None:
         """Close the host: `drain()`."""
         await self.drain()
 
-    async def _drain(self, kept: _Kept, limit: float) -> bool:
+    async def _drain(self, kept: _Kept, limit: float, cut_s: float) -> bool:
         """Let the turns of one agent end within the limit; true if one was cut."""
-        cut = False
+        cut, loop = False, asyncio.get_running_loop()
+        last: float | None = None
         try:
             async with asyncio.timeout(limit):
                 with contextlib.suppress(Exception):
@@ -531,14 +562,17 @@ class AgentHost:
                     await agent.wait_for_idle()
         except TimeoutError:
             kept.opening.cancel()
+            last = loop.time() + cut_s
             if kept.agent is not None:
-                cut = await self._cut(kept.agent, kept.key[1])
-        await asyncio.wait([kept.closing or self._close(kept)], timeout=_CUT_S)
+                cut = await self._cut(kept.agent, kept.key[1], last)
+        closing = kept.closing or self._close(kept)
+        left = cut_s if last is None else max(0.0, last - loop.time())
+        await asyncio.wait([closing], timeout=left)
         return cut
 
-    async def _cut(self, agent: Agent, context_id: str) -> bool:
+    async def _cut(self, agent: Agent, context_id: str, last: float) -> bool:
         try:
-            async with asyncio.timeout(_CUT_S):
+            async with asyncio.timeout_at(last):
                 return await break_off(agent)
         except (TimeoutError, LooopyError) as error:
             _logger.warning(

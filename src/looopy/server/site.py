@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import inspect
+import threading
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from time import monotonic
@@ -51,6 +53,7 @@ class Site:
         host: The agents.
         limits: The limits.
         unread: The bytes of responses that wait for their readers.
+        loading: The modules that are being imported; see `preload`.
         background: Work of faces that lasts as long as the application: functions that return
             async context managers, entered in order.
     """
@@ -63,11 +66,32 @@ class Site:
         self.limits = limits or Limits()
         self.unread = Unread(self.limits.unread_bytes_per_actor)
         self.background: list[Callable[[], contextlib.AbstractAsyncContextManager[None]]] = []
+        self.loading: set[str] = set()
         self._quotas = Quotas(self.limits)
         self._streams: Counter[tuple[str, str]] = Counter()
         self._turns: dict[tuple[str, str], deque[float]] = {}
         self._replaying: set[tuple[str, str]] = set()
         self._reads: dict[tuple[str, str], _Reads] = {}
+
+    def preload(self, module: str) -> None:
+        """
+        Import *module* in a thread when the application starts: its import takes seconds.
+
+        A request that needs it waits for it, and the application is ready once it is there.
+        """
+
+        def load() -> None:
+            with contextlib.suppress(Exception):  # the first request raises it
+                importlib.import_module(module)
+            self.loading.discard(module)
+
+        @contextlib.asynccontextmanager
+        async def loading() -> AsyncIterator[None]:
+            self.loading.add(module)
+            threading.Thread(target=load, name=f"import {module}", daemon=True).start()
+            yield
+
+        self.background.append(loading)
 
     async def identify(self, request: Request) -> AuthContext:
         """
@@ -127,6 +151,7 @@ class Site:
         if looked_up and await stores.journal.turn_of_key(context_id, looked_up) is not None:
             yield
             return
+        self.host.check_open()
         await self.space(auth)
         async with self._quotas.turn(stores, auth.actor_id, context_id):
             with self._counted(auth) as uncount:
