@@ -6,6 +6,7 @@ import asyncio
 import json
 import signal
 import socket
+import subprocess
 import sys
 from contextlib import aclosing, asynccontextmanager
 
@@ -589,3 +590,22 @@ async def test_the_paths_are_those_of_the_sdk():
     async with open_stores("memory:") as stores, AgentHost(build, stores) as host:
         site = Site(host, StaticTokens({}))
         assert sorted(wired(site, {}, None)) == sorted(PATHS)
+
+
+def test_the_sdk_is_imported_when_the_application_starts():
+    """In a thread, before anybody calls; the import takes seconds of a processor."""
+    code = (
+        "import asyncio, sys\n"
+        "from looopy import open_stores\n"
+        "from looopy.server import AgentHost, a2a_api, create_app, mcp_api\n"
+        "async def main():\n"
+        "    async with open_stores('memory:') as stores, AgentHost(print, stores) as host:\n"
+        "        app = create_app(host, faces=[a2a_api, mcp_api])\n"
+        "        assert not {'a2a', 'mcp'} & sys.modules.keys()\n"
+        "        async with app.router.lifespan_context(app):\n"
+        "            for name in ('a2a.wires', 'mcp.streamable'):\n"
+        "                while not hasattr(sys.modules.get(f'looopy.server.{name}'), 'Final'):\n"
+        "                    await asyncio.sleep(0.01)\n"
+        "asyncio.run(main())\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

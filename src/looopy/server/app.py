@@ -68,7 +68,8 @@ def create_app(
             await host.aclose()
 
     async def ready(_request: Request) -> Response:
-        return JSONResponse({"ready": not host.closed}, 503 if host.closed else 200)
+        is_ready = not host.closed and not site.loading
+        return JSONResponse({"ready": is_ready}, 200 if is_ready else 503)
 
     async def alive(_request: Request) -> Response:
         return JSONResponse({"alive": True})

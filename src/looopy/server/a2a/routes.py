@@ -1,8 +1,8 @@
 """
 The routes of A2A for a site: JSON-RPC at `/a2a/v1/`, REST at the root, and the card.
 
-The SDK takes most of a second to import. So the first request imports it, in a thread, and a server
-that nobody calls by A2A does not have it in memory.
+The SDK takes seconds to import. So a thread imports it when the application starts, and the
+endpoints are made in a thread at the first request.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from looopy.server.a2a.push.delivery import Deliveries
 
 Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
+_WIRES: Final = "looopy.server.a2a.wires"
 _TASK: Final = "/tasks/{id}"
 _PUSH: Final = f"{_TASK}/pushNotificationConfigs"
 _OF_BOTH: Final = (
@@ -84,6 +85,7 @@ def a2a_api(
         deliveries = Deliveries(site.host, push)
         site.background.append(deliveries.running)
     facts = {"name": name, "description": description, "version": version}
+    site.preload(_WIRES)
     face = _Face(site, facts, url, deliveries)
     return [
         Route(path, partial(face.answer, (method, path)), methods=[method])
@@ -117,10 +119,9 @@ class _Face:
         async with self._loading:
             if self._endpoints is not None:
                 return self._endpoints
-            name = "looopy.server.a2a.wires"
-            wires = await asyncio.to_thread(importlib.import_module, name)
-            made: Mapping[tuple[str, str], Endpoint]
-            made = self._endpoints = wires.wired(
-                self._site, self._facts, self._url, self._deliveries
+            wires = await asyncio.to_thread(importlib.import_module, _WIRES)
+            made: Mapping[tuple[str, str], Endpoint] = await asyncio.to_thread(
+                wires.wired, self._site, self._facts, self._url, self._deliveries
             )
+            self._endpoints = made
             return made

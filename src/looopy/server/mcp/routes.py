@@ -1,8 +1,7 @@
 """
 The routes of MCP for a site: streamable HTTP at `/mcp`.
 
-The SDK takes most of a second to import. So the first request imports it, in a thread, and a server
-that nobody calls by MCP does not have it in memory.
+The SDK takes a second to import. So a thread imports it when the application starts.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import importlib.util
 import inspect
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from starlette.requests import Request
 from starlette.routing import BaseRoute, Route
@@ -25,6 +24,8 @@ from looopy.server.site import Site
 
 if TYPE_CHECKING:
     from looopy.server.mcp.streamable import Endpoint
+
+_STREAMABLE: Final = "looopy.server.mcp.streamable"
 
 
 def mcp_api(
@@ -44,6 +45,7 @@ def mcp_api(
     """
     if importlib.util.find_spec("mcp") is None:
         raise missing_extra("serving MCP needs the mcp package", "mcp")
+    site.preload(_STREAMABLE)
     face = _Face(site, name, description or inspect.getdoc(site.host.factory))
     site.background.append(face.running)
     return [Route(path, face, methods=["GET", "POST", "DELETE"])]
@@ -83,8 +85,7 @@ class _Face:
     async def _load(self) -> Endpoint:
         async with self._loading:
             if self._endpoint is None:
-                module = "looopy.server.mcp.streamable"
-                streamable = await asyncio.to_thread(importlib.import_module, module)
+                streamable = await asyncio.to_thread(importlib.import_module, _STREAMABLE)
                 made: Endpoint = streamable.Endpoint(self._site, self._name, self._description)
                 await made.start()
                 self._endpoint = made
