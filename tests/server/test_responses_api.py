@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import openai
 import pytest
@@ -20,10 +21,13 @@ from openai.types.responses import Response
 from pydantic import BaseModel
 from starlette.requests import Request
 
-from looopy import Agent, AuthContext, Stores, open_stores, tool
+from looopy import Agent, AuthContext, Stores, TurnContext, open_stores, tool
+from looopy.errors import ConfigurationError
+from looopy.server import PageTools
 from looopy.server.app import create_app
 from looopy.server.host import AgentHost
 from looopy.server.responses.routes import responses_api
+from looopy.server.site import Site
 from looopy.testing import ScriptedProvider, text, tool_call
 
 
@@ -68,19 +72,26 @@ async def _served(stores: Stores) -> AsyncIterator[str]:
         model = ScriptedProvider(_reply, chunk_chars=8, delay_s=0.001)
         return Agent(context_id, llm_provider=model, tools=[add, send], stores=stores)
 
-    async with AgentHost(build, stores) as host:
-        app = create_app(host, authenticate=_who, faces=[responses_api])
-        with socket.socket() as listening:
-            listening.bind(("127.0.0.1", 0))
-            port = listening.getsockname()[1]
-            config = uvicorn.Config(app, log_level="warning", lifespan="off")
-            server = uvicorn.Server(config)
-            serving = asyncio.create_task(server.serve([listening]))
-            try:
-                yield f"http://127.0.0.1:{port}/v1"
-            finally:
-                server.should_exit = True
-                await serving
+    async with (
+        AgentHost(build, stores) as host,
+        _listening(create_app(host, authenticate=_who, faces=[responses_api])) as url,
+    ):
+        yield url
+
+
+@asynccontextmanager
+async def _listening(app: Any) -> AsyncIterator[str]:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        port = listening.getsockname()[1]
+        config = uvicorn.Config(app, log_level="warning", lifespan="off")
+        server = uvicorn.Server(config)
+        serving = asyncio.create_task(server.serve([listening]))
+        try:
+            yield f"http://127.0.0.1:{port}/v1"
+        finally:
+            server.should_exit = True
+            await serving
 
 
 @asynccontextmanager
@@ -153,6 +164,154 @@ async def test_a_stream_is_what_the_response_will_be() -> None:
         events = [event async for event in replayed]
         assert events[-1].type == "response.completed"
         assert events[-1].response == kept
+
+
+async def test_a_stream_that_broke_continues_behind_its_last_number() -> None:
+    """While the turn runs, and when it is over: no letter twice, none lost."""
+    async with _client() as client:
+        stream = await client.responses.create(
+            model="looopy", input="count", conversation="c", stream=True
+        )
+        said, last = "", -1
+        while True:
+            async for event in stream:
+                last = event.sequence_number
+                if event.type == "response.output_text.delta":
+                    said += event.delta
+                    if len(said) % 7 == 0 and len(said) < 1500:
+                        break  # the connection breaks
+                if event.type == "response.completed":
+                    assert said == event.response.output_text
+                    return
+            await stream.close()
+            stream = await client.responses.retrieve("resp_1_c", stream=True, starting_after=last)
+
+
+async def test_a_response_has_the_metadata_and_the_background_of_its_request() -> None:
+    """At once, when it is retrieved, and cancelled."""
+    async with _client() as client:
+        begun = await client.responses.create(
+            model="looopy", input="count", background=True, metadata={"order": "17"}
+        )
+        again = await client.responses.retrieve(begun.id)
+        cancelled = await client.responses.cancel(begun.id)
+        for one in (begun, again, cancelled):
+            assert (one.background, one.metadata) == (True, {"order": "17"})
+        plain = await client.responses.create(model="looopy", input="hi")
+        assert (plain.background, plain.metadata) == (False, {})
+
+
+async def test_a_model_is_found_by_its_name() -> None:
+    """And no other."""
+    async with _client() as client:
+        assert (await client.models.retrieve("looopy")).id == "looopy"
+        with pytest.raises(openai.NotFoundError, match="does not exist"):
+            await client.models.retrieve("gpt-5")
+
+
+async def test_a_response_is_deleted_with_the_conversation_that_it_is_all_of() -> None:
+    """One among others is refused, since the later ones rest on it."""
+    async with open_stores("memory:") as stores, _calling(stores) as client:
+        alone = await client.responses.create(model="looopy", input="hi")
+        await client.responses.delete(alone.id)
+        with pytest.raises(openai.NotFoundError):
+            await client.responses.retrieve(alone.id)
+        first = await client.responses.create(model="looopy", input="hi", conversation="c")
+        await client.responses.create(model="looopy", input="ho", conversation="c")
+        with pytest.raises(openai.ConflictError, match="delete the conversation c"):
+            await client.responses.delete(first.id)
+        assert (await client.conversations.delete("c")).deleted
+        assert not (await stores.contexts.list()).items
+
+
+async def test_a_conversation_and_its_items() -> None:
+    """By the SDK's paging, in both orders; a hidden turn is left out."""
+    async with open_stores("memory:") as stores, _calling(stores) as client:
+        begun = await client.conversations.create()
+        said = ["one", "add", "send"]
+        for text_of_it in said:
+            await client.responses.create(
+                model="looopy", input=text_of_it, conversation=begun.id
+            )
+        assert (await client.conversations.retrieve(begun.id)).id == begun.id
+        shown: list[list[str]] = []
+        for order in ("asc", "desc"):
+            found = client.conversations.items.list(begun.id, order=order, limit=2)  # type: ignore[arg-type] # a literal
+            shown.append([item.type async for item in found])
+        of_one, of_add = ["message", "message"], ["message", "mcp_call", "message"]
+        assert shown[0] == [*of_one, *of_add, "message", "mcp_approval_request"]
+        assert shown[1] == shown[0][::-1]
+        [asked] = (await client.responses.input_items.list(f"resp_2_{begun.id}")).data
+        assert asked.content[0].text == "add"  # type: ignore[union-attr] # a union of all items
+        async with Agent(
+            begun.id, llm_provider=ScriptedProvider([]), stores=stores
+        ) as agent:
+            await agent.rewind(2)
+        left = client.conversations.items.list(begun.id, order="asc")
+        assert [item.type async for item in left] == of_one
+        with pytest.raises(openai.BadRequestError, match="no such item"):
+            await client.conversations.items.list(begun.id, after="msg_99999999999_0_x")
+
+
+async def test_hints_that_change_no_answer_are_ignored_by_name() -> None:
+    """Agents of the SDK send some of them with each request."""
+    async with _client() as client:
+        done = await client.responses.create(
+            model="looopy",
+            input="hi",
+            include=["reasoning.encrypted_content"],
+            prompt_cache_key="k",
+            safety_identifier="u",
+            service_tier="flex",
+            truncation="auto",
+            top_p=1,
+        )
+        assert done.status == "completed"
+
+
+async def test_a_client_brings_what_the_owner_allows() -> None:
+    """Its instructions reach the prompt, and its tools the model; their calls wait for it."""
+
+    def prompt(turn: TurnContext) -> str:
+        return str(turn.metadata["responses"].get("instructions", "none"))
+
+    model = ScriptedProvider([tool_call("where"), text("In Turin.")])
+
+    def build(context_id: str, stores: Stores) -> Agent:
+        tools = [PageTools()]
+        return Agent(
+            context_id, llm_provider=model, stores=stores, tools=tools, system_prompt=prompt
+        )
+
+    def api(site: Site) -> Any:
+        return responses_api(site, allow=["instructions", "tools"])
+
+    where = {"type": "function", "name": "where", "parameters": {"type": "object"}}
+    brought: dict[str, Any] = {"tools": [where], "instructions": "Be brief."}
+    async with (
+        open_stores("memory:") as stores,
+        AgentHost(build, stores) as host,
+        _listening(create_app(host, authenticate=_who, faces=[api])) as url,
+        AsyncOpenAI(base_url=url, api_key="ada", max_retries=0) as client,
+    ):
+        asked = await client.responses.create(model="looopy", input="Where am I?", **brought)
+        [call] = asked.output
+        assert call.type == "function_call"
+        told = await client.responses.create(
+            model="looopy",
+            previous_response_id=asked.id,
+            input=[{"type": "function_call_output", "call_id": call.call_id, "output": "Turin"}],
+            **brought,
+        )
+        assert told.output_text == "In Turin."
+        with pytest.raises(openai.BadRequestError, match="functions that the client runs"):
+            await client.responses.create(
+                model="looopy", input="x", tools=[{"type": "web_search"}]
+            )
+    assert [r.system_prompt for r in model.requests] == ["Be brief."] * 2
+    assert [tool.name for tool in model.requests[0].tools] == ["where"]
+    with pytest.raises(ConfigurationError, match="instructions and tools, not 'prompt'"):
+        responses_api(Mock(), allow=["prompt"])
 
 
 async def test_an_approval_over_the_api() -> None:
@@ -263,6 +422,7 @@ BAD: list[tuple[dict[str, Any], int, str | None]] = [
     ({"store": False}, 400, "store"),
     ({"instructions": "Be brief."}, 400, "instructions"),
     ({"extra_body": {"colour": "red"}}, 400, "colour"),
+    ({"metadata": {"responses": "mine"}}, 400, "metadata.responses"),
     ({"temperature": -1}, 400, None),
     ({"previous_response_id": "resp_x"}, 400, "previous_response_id"),
     ({"previous_response_id": "resp_1_nobody"}, 404, None),
@@ -294,6 +454,11 @@ async def test_the_response_of_another_looks_like_none() -> None:
             for tried in (
                 ben.responses.retrieve(kept.id),
                 ben.responses.cancel(kept.id),
+                ben.responses.delete(kept.id),
+                ben.responses.input_items.list(kept.id),
+                ben.conversations.retrieve("c"),
+                ben.conversations.delete("c"),
+                ben.conversations.items.list("c"),
                 ben.responses.create(model="looopy", input="x", previous_response_id=kept.id),
                 ben.responses.create(model="looopy", input="x", conversation="c"),
             ):

@@ -16,6 +16,7 @@ from looopy.server.responses.items import (
     built,
     place_of,
     response_id,
+    rest_of,
     usage_of,
 )
 from looopy.testing import ScriptedProvider, failure, text, tool_call
@@ -56,7 +57,8 @@ def _streamed(events: Sequence[AgentEvent], turn: int) -> tuple[list[Any], Respo
     read = [EVENT.validate_python(one) for one in sent]
     for one in read:
         _known(one)
-    assert [one.sequence_number for one in read] == list(range(len(read)))
+    numbers = [one.sequence_number for one in read]
+    assert numbers == sorted(set(numbers))
     return read, builder
 
 
@@ -207,3 +209,41 @@ def test_an_id_names_its_place(name: str) -> None:
 def test_other_texts_are_no_ids(given: str) -> None:
     """Each place has one id."""
     assert place_of(given) is None
+
+
+@pytest.mark.parametrize("of_log", [False, True])
+async def test_a_stream_continues_behind_each_number_without_loss_or_repetition(
+    of_log: bool,
+) -> None:
+    """Whichever stream the client had before, and whichever it gets then."""
+    replies = [(text("Let me see."), tool_call("add", a=1, b=2)), text("It is three, 😀.")]
+    model = ScriptedProvider(replies, chunk_chars=3)
+    async with (
+        open_stores("memory:") as stores,
+        Agent("c", llm_provider=model, tools=[add], stores=stores) as agent,
+    ):
+        [live] = await _turns(agent, "1 + 2?")
+        log = await stores.journal.events("c", after=0, limit=100)
+    streams = [_sent(live), _sent(log)]
+    first, again = reversed(streams) if of_log else streams
+    assert len(first) != len(again)
+    for had in range(len(first) + 1):
+        after = first[had - 1]["sequence_number"] if had else -1
+        rest = [one for event in again if (one := rest_of(event, after)) is not None]
+        assert _merged([*first[:had], *rest]) == _merged(again)
+
+
+def _sent(events: Sequence[AgentEvent]) -> list[dict[str, Any]]:
+    builder = ResponseBuilder("c", 1, model="m")
+    return [one for event in events for one in builder.take(event)]
+
+
+def _merged(sent: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The events, each run of deltas as one."""
+    found: list[dict[str, Any]] = []
+    for one in sent:
+        if found and "delta" in one and one["type"] == found[-1]["type"]:
+            one = {**one, "delta": found[-1]["delta"] + one["delta"]}  # noqa: PLW2901 - joined
+            found.pop()
+        found.append(one)
+    return found

@@ -1,4 +1,4 @@
-"""The tools that a page brings with its run, for the tools of an agent."""
+"""The tools that a client brings with its run, for the tools of an agent."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ class PageTools:
     """
     A source of the tools that an AG-UI page brings with each run: `Agent(tools=[PageTools()])`.
 
-    Their calls wait for the page, as those of a `client_tool` do. Without it in an agent's tools,
-    looopy does not offer a page's tools to the model.
+    A client of the Responses API brings tools likewise, if `responses_api(allow=...)` lets it.
+    Their calls wait for the client, as those of a `client_tool` do. Without it in an agent's tools,
+    looopy does not offer them to the model.
     """
 
     def list_tools(self) -> Sequence[Tool]:
@@ -40,6 +41,6 @@ class PageTools:
 
 
 def _specs(turn: TurnContext) -> list[dict[str, Any]]:
-    brought = turn.metadata.get("ag_ui")
+    brought = turn.metadata.get("ag_ui") or turn.metadata.get("responses")
     tools = brought.get("tools") if isinstance(brought, dict) else None
     return [one for one in tools if isinstance(one, dict)] if isinstance(tools, list) else []

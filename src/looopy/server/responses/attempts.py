@@ -26,13 +26,12 @@ from looopy.errors import ContextNotFound
 from looopy.server.chains import message_of, record_of
 from looopy.server.host import AgentHost
 from looopy.server.repeats import digest
-from looopy.server.responses.request import Asked
+from looopy.server.responses.request import FACE, Asked
 from looopy.stores.bundle import Stores
 from looopy.stores.records import TurnRecord
 from looopy.types.context import AuthContext
 from looopy.types.state import Outcome
 
-_FACE: Final = "responses"
 _TIMEOUT_S: Final = 600.0  # of the SDKs, if a request does not say its own
 _PAUSE_S: Final = 60.0  # the longest that they wait before a repetition
 _MOST: Final = 20  # contexts that may have begun with the same request
@@ -78,7 +77,8 @@ class Attempt:
     @property
     def metadata(self) -> dict[str, Any]:
         """What the turn keeps of the request."""
-        return {_FACE: {"request": self._digest}, **self._asked.metadata}
+        own = {"request": self._digest, "background": self._asked.background}
+        return {**self._asked.metadata, FACE: {**own, **self._asked.brought}}
 
     def name(self) -> str:
         """A name for a new context: that of the key, or one that sorts before the older ones."""
@@ -137,7 +137,7 @@ class Attempt:
 
     def _began(self, turn: TurnRecord) -> bool:
         """True if the same body began *turn*."""
-        known = turn.metadata.get(_FACE)
+        known = turn.metadata.get(FACE)
         return isinstance(known, dict) and known.get("request") == self._digest
 
 

@@ -5,11 +5,16 @@ The shapes are those of OpenAI's Responses API (the `openai` package, `types/res
 that runs here is an `mcp_call`, and an approval an `mcp_approval_request`: the API has those kinds
 for a server that runs tools itself, and asks before. A tool of the client's side is a
 `function_call`, and so is any other question.
+
+The number of an event (`sequence_number`) is the same each time the response is streamed, so that a
+client continues behind the last one that it has. It counts the letters of the deltas, because the
+log has no deltas: their lengths differ from stream to stream, and their sum does not.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
 from looopy.server.growing import GrowingAnswer, Piece
@@ -40,6 +45,7 @@ _CUT_SHORT: Final = {
     StopReason.LENGTH: "max_output_tokens",
     StopReason.AUTH_REQUIRED: "auth_required",  # a word of ours
 }
+_SPAN: Final = 1 << 25  # numbers between two stored events: more than a stored text has letters
 _STATUS: Final = {
     Outcome.COMPLETED: "completed",
     Outcome.INPUT_REQUIRED: "completed",  # the output ends with what somebody has to answer
@@ -71,13 +77,22 @@ class ResponseBuilder:
 
     Args:
         model: The name by which the client knows the agent.
+        metadata, background: Of the request.
 
     Attributes:
         context_id, turn: The turn.
         done: True once the turn has ended.
     """
 
-    def __init__(self, context_id: str, turn: int, *, model: str) -> None:
+    def __init__(
+        self,
+        context_id: str,
+        turn: int,
+        *,
+        model: str,
+        metadata: Mapping[str, str] = MappingProxyType({}),
+        background: bool = False,
+    ) -> None:
         self.done = False
         self.context_id, self.turn = context_id, turn
         self._output: list[Json] = []
@@ -87,19 +102,20 @@ class ResponseBuilder:
         self._calls: dict[str, Json] = {}  # by the call's id, those without a result
         self._arguments: dict[str, Mapping[str, Any]] = {}  # by the call's id
         self._failure: str | None = None
-        self._count = 0  # events
+        self._count = 0  # the next number
+        self._first: int | None = None  # the `seq` of the turn's first event
         self._response: Json = {
             "id": response_id(context_id, turn),
             "object": "response",
             "created_at": 0,
             "completed_at": None,
             "status": "in_progress",
-            "background": False,
+            "background": background,
             "conversation": {"id": context_id},
             "error": None,
             "incomplete_details": None,
             "instructions": None,
-            "metadata": {},
+            "metadata": dict(metadata),
             "model": model,
             "output": self._output,
             "parallel_tool_calls": True,
@@ -112,16 +128,20 @@ class ResponseBuilder:
             "usage": None,
         }
 
-    def response(self, **changes: Any) -> Json:
-        """The response as it is now, with *changes*."""
+    def response(self) -> Json:
+        """The response as it is now."""
         items = [dict(item) for item in self._output if item["id"] not in self._dropped]
-        return {**self._response, "output": items, **changes}
+        return {**self._response, "output": items}
 
     def take(self, event: AgentEvent) -> list[Json]:
         """The events of the response's stream that follow from an event of the turn."""
         if event.path or event.turn != self.turn or self.done:
             return []
-        return [self._numbered(one) for one in self._of(event)]
+        sent = [self._numbered(one) for one in self._of(event)]
+        if event.seq is not None:
+            self._first = event.seq if self._first is None else self._first
+            self._count = max(self._count, (event.seq - self._first + 1) * _SPAN)
+        return sent
 
     def failed(self, message: str) -> Json:
         """The event of a stream that breaks off: the turn may continue."""
@@ -130,8 +150,8 @@ class ResponseBuilder:
         )
 
     def _numbered(self, event: Json) -> Json:
-        event["sequence_number"] = self._count
-        self._count += 1
+        self._count += len(event.get("delta", "")) or 1
+        event["sequence_number"] = self._count - 1
         return event
 
     def _of(self, event: AgentEvent) -> Iterator[Json]:
@@ -368,6 +388,15 @@ def usage_of(usage: Usage) -> Json:
         "output_tokens_details": {"reasoning_tokens": usage.reasoning},
         "total_tokens": entered + usage.output,
     }
+
+
+def rest_of(event: Json, after: int) -> Json | None:
+    """An event of a stream for a client that has all up to the number *after*; or `None`."""
+    missing = event["sequence_number"] - after
+    if missing <= 0:
+        return None
+    delta = event.get("delta", "")
+    return event if missing >= len(delta) else {**event, "delta": delta[-missing:]}
 
 
 def built(

@@ -3,13 +3,14 @@ Read the body of `POST /v1/responses`.
 
 The conversation is kept here, so a request brings only what is new: a message, answers to what the
 last response asked, or neither, to continue. A parameter that the agent decides itself is refused
-by name, unless it has the value that it would have had anyway: nothing is left out in silence.
+by name, unless it has the value that it would have had anyway. Those that change no answer (hints
+for caches, billing and abuse) are ignored by name: nothing else is left out in silence.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -29,21 +30,34 @@ from looopy.types.message import (
 )
 from looopy.types.request import ThinkingLevel
 
+FACE: Final = "responses"
+"""The key of what a turn keeps of its request, in the metadata of the turn."""
+BRINGS: Final = ("instructions", "tools")
+"""Parameters for the agent, which a client may bring if the server's owner allows it."""
 _DATA_URL: Final = re.compile(r"data:([\w.+-]+/[\w.+-]+)?(?:;[^,;]*)*;base64,", re.ASCII)
 _IS_DEFAULT: Final[Mapping[str, Sequence[Any]]] = {
-    "include": (None, []),
     "max_tool_calls": (None,),
     "parallel_tool_calls": (None, True),
     "store": (None, True),
-    "stream_options": (None, {}, {"include_obfuscation": False}),
     "tools": (None, []),
-    "truncation": (None, "disabled"),
-    "service_tier": (None, "auto"),
-    "instructions": (None,),
-    "top_p": (None,),
-    "top_logprobs": (None,),
+    "truncation": (None, "disabled", "auto"),  # the history is always made to fit
+    "instructions": (None, ""),
+    "top_p": (None, 1),
+    "top_logprobs": (None, 0),
     "prompt": (None,),
 }
+_IGNORED: Final = frozenset(
+    {
+        "include",  # more of what the agent's model and its tools keep to themselves
+        "prompt_cache_key",
+        "prompt_cache_options",
+        "prompt_cache_retention",
+        "safety_identifier",
+        "service_tier",
+        "stream_options",
+        "user",
+    }
+)
 _WHY: Final = {
     "store": "every turn is stored, so that it outlives its process",
     "tools": "the agent has tools of its own",
@@ -79,6 +93,7 @@ class Asked:
         context_id: The context of `conversation` or `previous_response_id`; `None`: a new one.
         after_turn: The turn of `previous_response_id`; the new turn comes behind it.
         output_type: The JSON Schema of the answer, or `None`.
+        brought: Those of `BRINGS` that came and are allowed.
     """
 
     model: str
@@ -89,13 +104,17 @@ class Asked:
     options: ModelOptions | None
     output_type: Mapping[str, Any] | None
     metadata: Mapping[str, str] = field(default_factory=dict)
+    brought: Mapping[str, Any] = field(default_factory=dict)
     stream: bool = False
     background: bool = False
 
 
-def read(body: Any) -> Asked:
+def read(body: Any, *, allowed: Collection[str] = ()) -> Asked:
     """
     Read the body of a request.
+
+    Args:
+        allowed: Those of `BRINGS` that a client may bring.
 
     Raises:
         ValueRefused: A parameter is unknown, is not supported or has a wrong value; `path` is its
@@ -104,7 +123,7 @@ def read(body: Any) -> Asked:
     if not isinstance(body, dict):
         raise _refused("", "the body takes a JSON object")
     for name, value in body.items():
-        if name in _READ:
+        if name in _READ or name in _IGNORED or name in allowed:
             continue
         if name not in _IS_DEFAULT:
             raise _refused(f"/{name}", f"the parameter {name!r} is not supported here")
@@ -124,6 +143,7 @@ def read(body: Any) -> Asked:
         options=_options(body),
         output_type=_schema(body.get("text")),
         metadata=_metadata(body.get("metadata")),
+        brought=_brought(body, allowed),
         stream=_flag(body, "stream"),
         background=_flag(body, "background"),
     )
@@ -207,11 +227,27 @@ def _schema(text: Any) -> Mapping[str, Any] | None:
     return schema
 
 
+def _brought(body: Mapping[str, Any], allowed: Collection[str]) -> Mapping[str, Any]:
+    found: dict[str, Any] = {}
+    if "instructions" in allowed and body.get("instructions"):
+        found["instructions"] = _a(str, body, "instructions")
+    if "tools" in allowed and body.get("tools"):
+        for number, one in enumerate(_a(list, body, "tools")):
+            if not isinstance(one, dict) or one.get("type") != "function":
+                text = "only functions that the client runs can be brought"
+                raise _refused(f"/tools/{number}/type", text)
+            _a(str, one, "name", f"/tools/{number}")
+        found["tools"] = body["tools"]
+    return found
+
+
 def _metadata(given: Any) -> Mapping[str, str]:
     if given is None:
         return {}
     if not isinstance(given, dict) or not all(isinstance(v, str) for v in given.values()):
         raise _refused("/metadata", "metadata takes strings by name")
+    if FACE in given:
+        raise _refused(f"/metadata/{FACE}", f"the name {FACE!r} is the server's own: take another")
     return given
 
 

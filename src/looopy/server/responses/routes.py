@@ -1,5 +1,5 @@
 """
-The routes of the Responses API: create, retrieve, stream again, cancel; and the list of models.
+The routes of the Responses API: create, retrieve, stream again, cancel, delete; and the models.
 
 A conversation is a context, and a response is one turn of it. `previous_response_id` continues the
 conversation behind that response: if others came after it, in a fork of it.
@@ -9,7 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Mapping,
+    Sequence,
+)
 from contextlib import AsyncExitStack, aclosing
 from typing import Any, Final, TypeAlias
 
@@ -20,14 +28,21 @@ from starlette.routing import BaseRoute, Route
 from looopy.agent.agent import Agent
 from looopy.agent.hosted import enabled_tools_of
 from looopy.agent.stream import TurnStream
-from looopy.errors import LooopyError, ValueRefused
+from looopy.errors import ConfigurationError, LooopyError, ValueRefused
 from looopy.loop.output import FINAL_ANSWER
-from looopy.server.chains import record_of
+from looopy.server.chains import message_of, record_of
 from looopy.server.expiry import while_valid
 from looopy.server.problems import Problem, problem_of
 from looopy.server.responses.attempts import Attempt, Delivered, continued
-from looopy.server.responses.items import ResponseBuilder, place_of
-from looopy.server.responses.request import Asked, read
+from looopy.server.responses.conversations import Conversations, input_item, number_of, page_of
+from looopy.server.responses.items import (
+    Json,
+    ResponseBuilder,
+    place_of,
+    response_id,
+    rest_of,
+)
+from looopy.server.responses.request import BRINGS, FACE, Asked, read
 from looopy.server.site import Site
 from looopy.server.sse import EventStream, frame
 from looopy.stores.bundle import Stores
@@ -35,54 +50,84 @@ from looopy.stores.pages import events_of
 from looopy.stores.records import TurnRecord
 from looopy.types.context import AuthContext
 from looopy.types.event import AgentEvent
+from looopy.types.storable import MAX_INT
 
 _CANCELLED_WITHIN_S: Final = 10.0
 _TYPES: Final = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 Handler: TypeAlias = Callable[[Request], Awaitable[Response]]
 
 
-def responses_api(site: Site, *, model: str = "looopy") -> Sequence[BaseRoute]:
+def responses_api(
+    site: Site, *, model: str = "looopy", allow: Collection[str] = ()
+) -> Sequence[BaseRoute]:
     """
     The routes of OpenAI's Responses API, for `create_app(faces=[responses_api])`.
 
     Args:
         model: The name by which clients address the agent: `client.responses.create(model=...)`.
+        allow: What a client may bring for a turn: `"instructions"`, `"tools"` or both. They are in
+            `TurnContext.metadata["responses"]`, where a prompt function of the agent and its
+            `PageTools` find them. By default they are refused.
+
+    Raises:
+        ConfigurationError: *allow* has another name.
     """
-    face = _Face(site, model)
-    one = "/v1/responses/{response_id}"
+    if unknown := set(allow) - set(BRINGS):
+        raise ConfigurationError(f"allow takes {' and '.join(BRINGS)}, not {min(unknown)!r}")
+    face, conversations = _Face(site, model, allow), Conversations(site, model)
+    one, whole = "/v1/responses/{response_id}", "/v1/conversations/{conversation_id}"
     return [
         Route("/v1/responses", _answered(face.create), methods=["POST"]),
         Route(one, _answered(face.retrieve), methods=["GET"]),
+        Route(one, _answered(face.delete), methods=["DELETE"]),
+        Route(f"{one}/input_items", _answered(face.input_items), methods=["GET"]),
         Route(f"{one}/cancel", _answered(face.cancel), methods=["POST"]),
+        Route("/v1/conversations", _answered(conversations.begin), methods=["POST"]),
+        Route(whole, _answered(conversations.retrieve), methods=["GET"]),
+        Route(whole, _answered(conversations.erase), methods=["DELETE"]),
+        Route(f"{whole}/items", _answered(conversations.items), methods=["GET"]),
         Route("/v1/models", _answered(face.models), methods=["GET"]),
+        Route("/v1/models/{model:path}", _answered(face.one_model), methods=["GET"]),
     ]
 
 
 class _Face:
-    def __init__(self, site: Site, model: str) -> None:
+    def __init__(self, site: Site, model: str, allow: Collection[str]) -> None:
         self._site = site
         self._model = model
+        self._allow = allow
         self._delivered = Delivered()
 
     async def models(self, request: Request) -> Response:
         """GET /v1/models."""
         await self._site.identify(request)
-        model = {"id": self._model, "object": "model", "created": 0, "owned_by": "looopy"}
-        return JSONResponse({"object": "list", "data": [model]})
+        return JSONResponse({"object": "list", "data": [self._as_model()]})
+
+    async def one_model(self, request: Request) -> Response:
+        """GET /v1/models/{model}."""
+        await self._site.identify(request)
+        self._check_model(request.path_params["model"])
+        return JSONResponse(self._as_model())
+
+    def _as_model(self) -> Json:
+        return {"id": self._model, "object": "model", "created": 0, "owned_by": "looopy"}
+
+    def _check_model(self, name: str) -> None:
+        if name != self._model:
+            raise Problem(
+                f"the model {name!r} does not exist; this server has {self._model!r}",
+                status=404,
+                code="model_not_found",
+                path="/model",
+            )
 
     async def create(self, request: Request) -> Response:
         """POST /v1/responses."""
         auth = await self._site.identify(request)
         body = await self._site.read_json(request)
-        asked = read(body)
+        asked = read(body, allowed=self._allow)
         self._site.check_size(asked.message, "/input")
-        if asked.model != self._model:
-            raise Problem(
-                f"the model {asked.model!r} does not exist; this server has {self._model!r}",
-                status=404,
-                code="model_not_found",
-                path="/model",
-            )
+        self._check_model(asked.model)
         attempt = Attempt(request, body, asked, auth)
         earlier = await attempt.earlier(self._site.host, auth, self._delivered)
         if earlier is not None:
@@ -100,7 +145,8 @@ class _Face:
                 await _check_choice(agent, asked)
                 turn = self._begin(agent, asked, auth, attempt)
                 view = aiter(turn)  # from here on it misses no delta
-                builder = ResponseBuilder(context_id, await turn.accepted(), model=self._model)
+                number = await turn.accepted()
+                builder = self._builder(context_id, number, attempt.metadata)
             events = self._watched(context_id, auth, view)
             return await self._answer(request, asked, auth, builder, events)
 
@@ -128,7 +174,20 @@ class _Face:
                         break
         if not await request.is_disconnected():
             delivered()
-        return JSONResponse(builder.response(background=asked.background))
+        return JSONResponse(builder.response())
+
+    def _builder(
+        self, context_id: str, turn: int, metadata: Mapping[str, Any]
+    ) -> ResponseBuilder:
+        """The builder of the response of a turn with this *metadata*."""
+        own = metadata.get(FACE)
+        return ResponseBuilder(
+            context_id,
+            turn,
+            model=self._model,
+            metadata={key: one for key, one in metadata.items() if isinstance(one, str)},
+            background=isinstance(own, Mapping) and own.get("background") is True,
+        )
 
     async def _again(
         self, asked: Asked, auth: AuthContext, context_id: str, turn: TurnRecord
@@ -142,7 +201,7 @@ class _Face:
                 async with self._site.turn(auth, context_id):
                     again = agent.execute_turn(None, auth, options=asked.options)
                     turn = await self._turn(stores, context_id, await again.accepted())
-        builder = ResponseBuilder(context_id, turn.turn, model=self._model)
+        builder = self._builder(context_id, turn.turn, turn.metadata)
         if turn.end_seq is not None:
             return builder, events_of(stores, context_id, turn.start_seq - 1, turn.end_seq)
         return builder, self._site.host.events(context_id, auth, after=turn.start_seq - 1)
@@ -196,16 +255,14 @@ class _Face:
         """GET /v1/responses/{response_id}."""
         auth = await self._site.identify(request)
         stores, context_id, turn = await self._found(request, auth)
-        builder = ResponseBuilder(context_id, turn.turn, model=self._model)
+        builder = self._builder(context_id, turn.turn, turn.metadata)
         again = request.query_params.get("stream", "false").lower()
         if again not in ("true", "false"):
             raise Problem("stream is true or false", path="/stream")
-        if request.query_params.get("starting_after") is not None:
-            text = "starting_after is not supported: the stream begins with the response"
-            raise Problem(text, code="unsupported_parameter", path="/starting_after")
+        after = number_of(request, "starting_after", -1, MAX_INT)
         if again == "true":
             events = self._site.host.events(context_id, auth, after=turn.start_seq - 1)
-            return self._streamed(builder, events, auth)
+            return self._streamed(builder, events, auth, after=after)
         await _replay(stores, builder, context_id, turn)
         return JSONResponse(builder.response())
 
@@ -216,11 +273,35 @@ class _Face:
         if turn.outcome is None:
             async with self._site.host.agent(context_id, auth, create=False) as agent:
                 await agent.cancel()
-            builder = ResponseBuilder(context_id, turn.turn, model=self._model)
+            builder = self._builder(context_id, turn.turn, turn.metadata)
             await self._to_the_end(builder, context_id, auth, turn.start_seq - 1)
-        builder = ResponseBuilder(context_id, turn.turn, model=self._model)
+        builder = self._builder(context_id, turn.turn, turn.metadata)
         await _replay(stores, builder, context_id, turn)
         return JSONResponse(builder.response())
+
+    async def delete(self, request: Request) -> Response:
+        """DELETE /v1/responses/{response_id}: erases its conversation, if it is all of it."""
+        auth = await self._site.identify(request)
+        _, context_id, turn = await self._found(request, auth)
+        record = await self._site.host.authorise(context_id, auth)
+        if record is not None and record.turn_count > 1:
+            raise Problem(
+                "this response belongs to a conversation with others, which need it: delete the"
+                f" conversation {context_id}",
+                status=409,
+                code="response_in_conversation",
+            )
+        await self._site.host.erase(context_id, auth)
+        name = response_id(context_id, turn.turn)
+        return JSONResponse({"id": name, "object": "response", "deleted": True})
+
+    async def input_items(self, request: Request) -> Response:
+        """GET /v1/responses/{response_id}/input_items: the message and answers that began it."""
+        auth = await self._site.identify(request)
+        stores, context_id, turn = await self._found(request, auth)
+        message = await message_of(stores, context_id, turn)
+        items = [] if message is None else [input_item(message, context_id, turn.turn)]
+        return JSONResponse(page_of(items, more=False))
 
     async def _to_the_end(
         self, builder: ResponseBuilder, context_id: str, auth: AuthContext, after: int
@@ -263,13 +344,16 @@ class _Face:
         events: AsyncGenerator[AgentEvent, None],
         auth: AuthContext,
         delivered: Callable[[], None] = lambda: None,
+        *,
+        after: int = -1,
     ) -> Response:
         async def frames() -> AsyncGenerator[bytes, None]:
             try:
                 async with aclosing(while_valid(events, auth)) as valid:
                     async for event in valid:
-                        for one in builder.take(event):
-                            yield frame(one["type"], one)
+                        for made in builder.take(event):
+                            if (one := rest_of(made, after)) is not None:
+                                yield frame(one["type"], one)
                         if builder.done:
                             delivered()
                             return
