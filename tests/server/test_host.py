@@ -11,6 +11,7 @@ from collections import Counter
 import pytest
 
 from looopy import Agent, AuthContext, open_stores, tool
+from looopy.agent.hosted import is_at_work
 from looopy.errors import (
     AgentBusy,
     AgentStateError,
@@ -176,6 +177,21 @@ async def test_an_idle_time_does_not_begin_while_a_turn_runs(stores):
         maker.go.set()
         assert (await turn).outcome == "completed"
         await until(lambda: host.agent_count == 0)
+
+
+async def test_an_idle_time_begins_when_a_long_turn_ends(stores):
+    """The sweep after a turn that took longer than the idle time closes no agent."""
+    maker = Maker(tool_call("wait"), text("Done."))
+    async with AgentHost(maker, stores, idle_s=60) as host:
+        turn = await begin_waiting(host, maker)
+        kept = host._kept["default", "c"]
+        kept.used_at -= 120
+        host._sweep()
+        maker.go.set()
+        assert (await turn).outcome == "completed"
+        await until(lambda: not is_at_work(kept.agent))
+        host._sweep()
+        assert kept.closing is None
 
 
 async def test_a_context_of_somebody_else_looks_like_none(stores):
@@ -385,6 +401,24 @@ async def test_an_erased_context_leaves_no_agent(stores):
         assert (await host.erase("c", ADA)).contexts == 1
         await until(lambda: host.agent_count == 0)
         assert (await say(host, "c", auth=BEN)).turn == 1
+
+
+async def test_an_erasure_takes_no_context_that_somebody_made_meanwhile(stores):
+    """Between the check and the erasure the context went, and another person took its name."""
+    async with AgentHost(Maker(), stores) as host:
+        await say(host, "c")
+        authorise = host.authorise
+
+        async def late(context_id, auth=None):
+            await authorise(context_id, auth)
+            await stores.contexts.erase(context_id)
+            provider = ScriptedProvider([text("hi")])
+            async with Agent(context_id, llm_provider=provider, stores=stores) as agent:
+                await agent.execute_turn("Hi.", BEN)
+
+        host.authorise = late
+        assert (await host.erase("c", ADA)).contexts == 0
+        assert await stores.messages.count("c") == 2
 
 
 async def test_readers_see_the_turns_of_a_context(stores):

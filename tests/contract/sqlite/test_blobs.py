@@ -72,6 +72,30 @@ async def test_a_hostile_id_is_no_path(stores, folder, tmp_path):
     assert {path for path in made if ".db" not in path.name} == set(_blobs(folder))
 
 
+async def test_new_folders_are_synced_before_an_artifact_is_acknowledged(
+    stores, folder, monkeypatch
+):
+    """Each folder on the way, by the one that it lies in: a power cut takes none of them."""
+    made, synced = [], []
+    mkdir, fsync = os.mkdir, os.fsync
+
+    def made_in(path, mode=0o777, *, dir_fd=None):
+        mkdir(path, mode, dir_fd=dir_fd)
+        above = Path(path).parent.stat() if dir_fd is None else os.fstat(dir_fd)
+        made.append(above.st_ino)
+
+    def sync(file):
+        fsync(file)
+        synced.append((len(made), os.fstat(file).st_ino))
+
+    monkeypatch.setattr(os, "mkdir", made_in)
+    monkeypatch.setattr(os, "fsync", sync)
+    await stores.artifacts.save(CONTEXT, "large", _CONTENT)
+    assert len(made) > 1
+    for count, above in enumerate(made, 1):
+        assert any(when >= count and inode == above for when, inode in synced)
+
+
 async def test_equal_content_of_a_tenant_is_stored_once(stores, folder):
     """In any context and version; another tenant has a copy of its own."""
     await stores.artifacts.save(CONTEXT, "a", _CONTENT)
@@ -168,11 +192,12 @@ async def test_a_folder_that_was_replaced_by_a_link_leads_nowhere(stores, folder
     assert (await stores.artifacts.get(CONTEXT, "doc")).version == 1
 
 
-async def test_saving_again_heals_what_was_damaged(stores, folder):
+@pytest.mark.parametrize("damaged", [b"", b"?" + _CONTENT[1:]], ids=["empty", "of the same size"])
+async def test_saving_again_heals_what_was_damaged(stores, folder, damaged):
     """A damaged blob is not shared with a new version of the same content."""
     await stores.artifacts.save(CONTEXT, "doc", _CONTENT)
     (blob,) = _blobs(folder)
-    blob.write_bytes(b"")
+    blob.write_bytes(damaged)
     await stores.artifacts.save(CONTEXT, "doc", _CONTENT)
     assert await stores.artifacts.load(CONTEXT, "doc") == _CONTENT
     with pytest.raises(ArtifactDamaged):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from datetime import UTC, datetime
 from types import SimpleNamespace
 
@@ -92,6 +93,22 @@ async def test_what_was_said_late_has_arrived_without_a_bell(listening):
     assert inbox.arrived
     assert [q.message.text for q in await inbox.steering()] == ["one"]
     assert [q.message.text for q in await inbox.steering()] == ["two"]
+
+
+async def test_one_that_was_read_and_not_used_stays_beside_a_later_one(listening):
+    """The read for the later one begins at the oldest that waits, which may have been withdrawn."""
+    stores, inbox, _ = listening
+    for said in ("one", "two"):
+        stores.post(said)
+    await next_look(stores)
+    assert [q.message.text for q in await inbox.steering()] == ["one"]
+    stores.post("three")
+    await next_look(stores)
+    assert [q.message.text for q in await inbox.steering()] == ["two"]
+    stores.entries[2] = replace(stores.entries[2], message=UserMessage("three, changed"))
+    stores.post("four")
+    await next_look(stores)
+    assert [q.message.text for q in await inbox.steering()] == ["three, changed"]
 
 
 async def test_a_store_that_is_away_is_looked_at_again(listening):
