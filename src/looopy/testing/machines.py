@@ -8,6 +8,7 @@ makes itself) are left out of the comparison.
 
 from __future__ import annotations
 
+import io
 import itertools
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -17,7 +18,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from looopy.errors import LooopyError
+from looopy.stores.archive.importing import import_contexts
+from looopy.stores.archive.writing import export_contexts
 from looopy.stores.bundle import Stores
+from looopy.stores.listing import ContextPage
 from looopy.stores.memory.stores import MemoryBackend
 from looopy.stores.records import (
     ArtifactWrite,
@@ -28,6 +32,7 @@ from looopy.stores.records import (
     InboxNews,
     NewSummary,
 )
+from looopy.stores.search import SearchPage
 from looopy.testing.contracts.state import STATE
 from looopy.testing.contracts.turns import (
     LONG_S,
@@ -44,8 +49,9 @@ from looopy.testing.contracts.turns import (
 )
 from looopy.testing.hostile import nested
 from looopy.types.artifact import ArtifactKind
-from looopy.types.event import AgentEvent, ArtifactUpdate, TurnError
+from looopy.types.event import AgentEvent, ArtifactUpdate, InputRequired, TurnError
 from looopy.types.message import CustomMessage, Message, StopReason, ToolCall
+from looopy.types.state import PendingKind, PendingRequest
 from looopy.types.summary import summary_message
 
 _CONTEXTS = st.sampled_from(["a", "a", "a", "b", "f", "no id"])
@@ -78,6 +84,8 @@ _TICKETS = st.integers(0, 4)
 _SUMMARIES = [replace(summary_message("so far", kept=n), timestamp=1) for n in range(3)]
 _NAMES = st.sampled_from(["r", "r", "r", "d"]) | _TEXTS
 _CHUNKS = st.sampled_from([b"some", b"", b"large" * 20_000])
+_CHANGES = st.sampled_from(["clear", "rewind", "undo", "compact", "fork", "archive"])
+_ASKS = StopReason.INPUT_REQUIRED
 _PEOPLE = st.sampled_from(["u1", "u2", "nobody"])
 _TENANTS = itertools.count()
 
@@ -108,14 +116,18 @@ class StoresAgree(RuleBasedStateMachine):
         assert plain(tested) == plain(memory)
         return None if isinstance(memory, BaseException) else memory
 
-    @initialize(forked=st.booleans())
-    def begin_with_kin(self, forked: bool) -> None:
-        """Begin empty, or with turns and artifacts of two people in a context that was forked."""
+    @initialize(
+        forked=st.booleans(), change=st.none() | _CHANGES, person=st.sampled_from(["u1", "u2"])
+    )
+    def begin_with_kin(self, forked: bool, change: str | None, person: str) -> None:
+        """Begin with turns and artifacts of two people in a context that was forked, or without."""
         if forked:
             for actor in ("u1", "u2"):
                 self.save_in_turn("a", actor, actor)
             self.build_artifact("a", "r", b"large" * 20_000, "open")
             self.fork("a", "f", None)
+        if change is not None:
+            self.erase_after("f" if forked else "a", change, person, ends_it=True)
 
     # --- messages ---
 
@@ -207,10 +219,36 @@ class StoresAgree(RuleBasedStateMachine):
         version = (found.version if found else 0) + off_by
         self.both(lambda s: s.state.save(context, metadata, version=version))
 
-    @rule(after=_TEXTS, limit=st.integers(0, 3))
-    def list_contexts(self, after: str, limit: int) -> None:
-        """Read a page of contexts."""
+    @rule(after=_TEXTS, limit=st.integers(0, 3), owner=st.none() | _PEOPLE, query=_QUERIES)
+    def list_contexts(self, after: str, limit: int, owner: str | None, query: str) -> None:
+        """Read a page of contexts, by id and by activity, and search in all of them."""
         self.both(lambda s: s.state.list(after=after, limit=limit))
+        self.both(lambda s: _items(s.contexts.list(owner=owner, limit=limit)))
+        self.both(lambda s: _items(s.contexts.search(query, owner=owner, limit=limit)))
+        self.both(lambda s: s.contexts.sizes())
+
+    @rule(context=_CONTEXTS, tag=_NAMES, add=st.booleans())
+    def tag(self, context: str, tag: str, add: bool) -> None:
+        """Add a tag, or remove one, and list by it."""
+        tags = [tag]
+        if add:
+            self.both(lambda s: s.contexts.tag(context, add=tags))
+        else:
+            self.both(lambda s: s.contexts.tag(context, remove=tags))
+        self.both(lambda s: _items(s.contexts.list(tags=tags)))
+
+    @rule(context=_CONTEXTS, new=_NEW_CONTEXTS)
+    def archive(self, context: str, new: str) -> None:
+        """Export a context, and import it under another id."""
+
+        async def copied(stores: Stores) -> Any:
+            archive = b"".join([piece async for piece in export_contexts(stores, [context])])
+            given: dict[str, Any] = {"new_ids": {context: new}, "keep_owners": True}
+            return (await import_contexts(stores, io.BytesIO(archive), **given)).contexts
+
+        if self.both(copied) is not None:
+            self.claims.pop(new, None)
+            self._artifacts_agree()
 
     @rule(
         context=_CONTEXTS,
@@ -350,6 +388,46 @@ class StoresAgree(RuleBasedStateMachine):
         """Erase what is somebody's, and what they said to others."""
         self._erased(lambda s: s.contexts.erase_person(person, force=force))
 
+    @rule(
+        context=st.sampled_from(["a", "f", "g"]),
+        change=_CHANGES,
+        person=st.sampled_from(["u1", "u2", "u2"]),
+        ends_it=st.booleans(),
+    )
+    def erase_after(self, context: str, change: str, person: str, ends_it: bool) -> None:
+        """Erase one of two people who spoke before a change, and after it."""
+        for actor in ("u1", "u2"):
+            self.save_in_turn(context, actor, "r")
+        if change == "clear":
+            self.forget(context, "force")
+        elif change in ("rewind", "undo"):
+            self.rewind(context, 0)
+            if change == "undo":
+                self.undo_rewind(context)
+        elif change == "compact":
+            self.compact(context, 0, 0)
+        else:
+            self.both(lambda s: s.contexts.erase("b", force=True))
+            if change == "fork":
+                self.fork(context, "b", None)
+            else:
+                self.archive(context, "b")
+            context = "b"
+        self.save_in_turn(context, "u1", "r", anew=True)
+        self.ask_in_turn(context, "u1", "u1", ends_it)
+        self.erase_person(person, force=True)
+
+    @rule(
+        most=st.sampled_from([0, 500, 5_000]),
+        per=st.sampled_from(["owner", "tenant"]),
+        waiting=st.booleans(),
+        dry_run=st.sampled_from([True, True, False]),
+    )
+    def retain(self, most: int, per: str, waiting: bool, dry_run: bool) -> None:
+        """Erase what is too much, or only count it."""
+        limits: dict[str, Any] = {"larger_than": most, "per": per}
+        self._erased(lambda s: s.contexts.retain(**limits, waiting=waiting, dry_run=dry_run))
+
     def _erased(self, ask: Callable[[Stores], Awaitable[Any]]) -> None:
         self.both(ask)
         self._artifacts_agree()
@@ -425,24 +503,57 @@ class StoresAgree(RuleBasedStateMachine):
         context=st.sampled_from(["a", "a", "f"]),
         actor=_PEOPLE,
         name=st.sampled_from(["r", "u1", "u2"]),
+        anew=st.booleans(),
     )
-    def save_in_turn(self, context: str, actor: str, name: str) -> None:
+    def save_in_turn(self, context: str, actor: str, name: str, anew: bool = False) -> None:
         """A turn of somebody that saves a version of an artifact."""
-        self.claim(
-            context, "x", 0, None, None, 0, None, actor_id=actor, ttl_s=LONG_S, displace=None,
-            metadata={}, ticket=None,
-        )
-        claimed = self.claims.get(context)
+        claimed = self._begin(context, "x", actor)
         if claimed is not None:
             kind = ArtifactKind.FILE
-            told = ArtifactUpdate(
-                context_id=context, turn=claimed.turn, artifact_id=name, kind=kind, version=0
-            )
+            place: dict[str, Any] = {"context_id": context, "turn": claimed.turn}
+            told = ArtifactUpdate(**place, artifact_id=name, kind=kind, version=0, anew=anew)
             write = ArtifactWrite(
                 artifact_id=name, kind=kind, stored=actor.encode(), media_type="text/plain"
             )
             self._commit(context, [told], artifact=write)
         self.commit_end(context, "z", StopReason.STOP, release=True, missed=None)
+
+    def _begin(self, context: str, text: str | None, actor: str) -> Claimed | None:
+        self.claim(
+            context, text, 0, None, None, 0, None, actor_id=actor, ttl_s=LONG_S, displace=None,
+            metadata={}, ticket=None,
+        )
+        return self.claims.get(context)
+
+    @rule(
+        context=st.sampled_from(["a", "a", "f", "g"]),
+        actor=_PEOPLE,
+        other=_PEOPLE,
+        ends_it=st.booleans(),
+    )
+    def ask_in_turn(self, context: str, actor: str, other: str, ends_it: bool) -> None:
+        """A turn that ends with a question, and perhaps another one in which the call ends."""
+        call = ToolCall("c", "t", {"by": actor})
+        if (claimed := self._begin(context, "x", actor)) is None:
+            return
+        request = PendingRequest(
+            request_id=f"{claimed.turn}.1",
+            kind=PendingKind.APPROVAL,
+            tool_name=call.name,
+            args=call.arguments,
+            tool_call_id=call.id,
+            turn=claimed.turn,
+        )
+        place: dict[str, Any] = {"context_id": context}
+        events: list[AgentEvent] = [said(answer("", call), **place)]
+        events += [InputRequired(pending=(request,), **place), ends(_ASKS, **place)]
+        state = ContextState(pending=(request,), resumable=claimed.turn)
+        self._commit(context, events, state=state, release=True)
+        if ends_it and self._begin(context, None, other) is not None:
+            at = claimed.first_position + 1
+            events = [starts(call, **place), *finishes(call, actor, **place), ends(**place)]
+            state = ContextState(answered=[(request, True)])
+            self._commit(context, events, state=state, release=True, assistant_position=at)
 
     # --- the inbox ---
 
@@ -535,6 +646,11 @@ class StoresAgree(RuleBasedStateMachine):
 
     def _whole_log(self, context: str) -> Any:
         return self.both(lambda s: s.journal.events(context))
+
+
+async def _items(page: Awaitable[ContextPage | SearchPage]) -> Any:
+    """A page without the place of the next one, which is a moment."""
+    return (await page).items
 
 
 async def _outcomes(ask: Callable[[Stores], Awaitable[Any]], *both: Stores) -> list[Any]:

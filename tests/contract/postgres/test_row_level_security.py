@@ -18,6 +18,7 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.exc import DBAPIError
 from tests.migrations.second import second_migration
 from tests.postgres import EMPTY, as_driver, ask
+from tests.property.test_stores_agree import RUNS, agree
 
 from looopy.errors import ConfigurationError, ContextNotFound, SchemaOutOfDate, StoreUnavailable
 from looopy.stores import open_stores
@@ -102,6 +103,12 @@ def app_url(request, secured):
 
 
 # --- everything that holds without it ---
+
+
+@pytest.mark.timeout(0)
+def test_a_random_history_is_that_of_the_memory(secured):
+    """As the application's role, every answer and every refusal."""
+    agree(required(as_user(secured, APP)), max(RUNS // 4, 1))
 
 
 @pytest.fixture
