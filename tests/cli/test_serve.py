@@ -3,12 +3,15 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from contextlib import contextmanager
 
 import httpx
 import pytest
+from starlette.applications import Starlette
+from starlette.testclient import TestClient
 
 from looopy.cli.main import main
 from looopy.cli.serve import PUSH_KEY, _notifications
@@ -190,6 +193,43 @@ def test_the_end_waits_for_a_turn_or_cuts_it(tmp_path):
         assert process.wait(60) == 130
 
 
+PATHS = {
+    "http": ("GET", "/contexts"),
+    "page": ("GET", "/ui"),
+    "a2a": ("GET", "/.well-known/agent-card.json"),
+    "ag-ui": ("POST", "/ag-ui"),
+    "ai-sdk": ("POST", "/api/chat"),
+    "mcp": ("POST", "/mcp"),
+    "responses": ("GET", "/v1/models"),
+}
+
+
+@pytest.mark.parametrize("names", [None, "http, page", "a2a,mcp", "ag-ui,ai-sdk,responses", "http"])
+def test_a_protocol_that_is_left_out_is_not_there(names, tmp_path, monkeypatch):
+    """Its paths are 404, as if there were no such thing; the probes stay."""
+    served: list[Starlette] = []
+
+    async def serves(app: Starlette, _host: object, listening: socket.socket, *_: object) -> int:
+        listening.close()
+        served.append(app)
+        return 0
+
+    monkeypatch.setattr("looopy.cli.serve._run", serves)
+    (tmp_path / "app.py").write_text(APP)
+    command = ["serve", f"{tmp_path}/app.py:build", "--db", f"sqlite:///{tmp_path}/app.db"]
+    assert main([*command, "--port", "0", *(["--protocols", names] if names else [])]) == 0
+    named = PATHS if names is None else [name.strip() for name in names.split(",")]
+    with TestClient(served[0], "http://localhost") as client:
+        there = [
+            name
+            for name, (method, path) in PATHS.items()
+            if client.request(method, path).status_code != 404
+        ]
+        assert there == [name for name in PATHS if name in named]
+        assert (client.get("/openapi.json").status_code == 200) == ("http" in named)
+        assert client.get("/healthz").status_code == 200
+
+
 def test_push_names_the_hosts_that_may_receive(monkeypatch):
     """Without it there are no notifications; the key comes from the environment alone."""
     monkeypatch.setenv(PUSH_KEY, "k" * 32)
@@ -209,6 +249,9 @@ def test_push_names_the_hosts_that_may_receive(monkeypatch):
         (["--auth", "json:nothing"], "has no 'nothing'"),
         (["--port", "99999"], "0 to 65535"),
         (["--push", "https://example.org"], "takes hosts"),
+        (["--protocols", "a2a,soap"], "has no 'soap': it takes a2a, ag-ui, ai-sdk, http, mcp, "),
+        (["--protocols", "a2a,page"], "the page needs the HTTP API"),
+        (["--protocols", "http", "--push", "*"], "--push is about A2A"),
         (["--host", "127.0.0.0.1"], "name a function with --auth"),
         (["--host", "::1%none"], "cannot listen"),
         (["--host", "no.such.host.invalid", "--auth", "json:loads"], "--allow-host"),

@@ -103,11 +103,13 @@ def build(context_id, stores):
 
 
 @asynccontextmanager
-async def served(stores, limits=None, authenticate=None):
+async def served(stores, limits=None, authenticate=None, http_api=True):
     """The address of a server."""
     async with AgentHost(build, stores, drain_s=0.01) as host:
         tokens = authenticate or StaticTokens({ADA: "ada", BEN: "ben"})
-        app = create_app(host, authenticate=tokens, faces=[a2a_api], limits=limits)
+        app = create_app(
+            host, authenticate=tokens, faces=[a2a_api], limits=limits, http_api=http_api
+        )
         with socket.socket() as listening:
             listening.bind(("127.0.0.1", 0))
             port = listening.getsockname()[1]
@@ -268,6 +270,20 @@ async def test_questions_and_their_answers():
             assert answer(task) == "Which city?"
             _, task = await caller.say("Turin", task_id=task.id)
             assert answer(task) == "Result: Turin"
+
+
+async def test_artifacts_have_addresses_without_the_http_api():
+    """Their content is the one path of it that A2A needs."""
+    async with open_stores("memory:") as stores, served(stores, http_api=False) as url:
+        headers = {"Authorization": f"Bearer {ADA}", "A2A-Version": "1.0"}
+        async with httpx.AsyncClient(base_url=url, headers=headers, timeout=60) as http:
+            message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "keep"}]}
+            said = await http.post("/message:send", json={"message": message})
+            big = said.json()["task"]["artifacts"][0]["parts"][0]["url"]
+            assert len((await http.get(big)).content) == 100_000
+            context_id = said.json()["task"]["contextId"]
+            for path in ("/contexts", f"/contexts/{context_id}/messages", "/openapi.json"):
+                assert (await http.get(path)).status_code == 404
 
 
 async def test_a_task_that_runs():
@@ -449,9 +465,33 @@ async def test_older_clients_speak_0_3():
             assert (lost.status_code, lost.json()["error"]["code"]) == (404, 404)
             card = (await http.get("/.well-known/agent-card.json")).json()
             assert (card["protocolVersion"], card["url"]) == ("0.3", f"{url}/a2a/v1/")
-            assert [one["id"] for one in card["skills"]] == [
-                "send", "keep", "hold", "request_input"
-            ]  # fmt: skip
+            assert card["supportsAuthenticatedExtendedCard"]
+
+
+async def test_only_a_caller_who_signed_in_sees_the_tools_on_a_card():
+    """In the extended card, over every protocol; the public one tells of the conversation."""
+    tools = ["send", "keep", "hold", "request_input"]
+    async with open_stores("memory:") as stores, served(stores) as url:  # noqa: SIM117
+        async with httpx.AsyncClient(base_url=url) as http:
+            card = (await http.get("/.well-known/agent-card.json")).json()
+            assert [one["id"] for one in card["skills"]] == ["chat"]
+            assert card["capabilities"]["extendedAgentCard"]
+            rpc = {"jsonrpc": "2.0", "id": 1, "params": {}}
+            old = rpc | {"method": "agent/getAuthenticatedExtendedCard"}
+            new = rpc | {"method": "GetExtendedAgentCard"}
+            for name in ("extendedAgentCard", "v1/card"):
+                assert (await http.get(f"/{name}")).status_code == 401
+            assert (await http.post("/a2a/v1/", json=new)).status_code == 401
+            http.headers["Authorization"] = f"Bearer {ADA}"
+            newer = {"A2A-Version": "1.0"}
+            extended = (await http.get("/extendedAgentCard", headers=newer)).json()
+            assert [one["id"] for one in extended["skills"]] == tools
+            assert extended["supportedInterfaces"] == card["supportedInterfaces"]
+            called = (await http.post("/a2a/v1/", json=new, headers=newer)).json()
+            assert called["result"] == extended
+            for answer in (await http.get("/v1/card"), await http.post("/a2a/v1/", json=old)):
+                found = answer.json().get("result", answer.json())
+                assert [one["id"] for one in found["skills"]] == tools, answer.text
 
 
 async def test_an_agent_of_ours_calls_one_of_ours():
@@ -527,8 +567,6 @@ async def test_bad_requests_are_answered_in_the_form_of_the_wire():
                 "/message:send", content=b"{}", headers={"Content-Type": "text/plain"}
             )
             assert plain.status_code == 415
-            card = await http.get("/extendedAgentCard")
-            assert card.json()["error"]["details"][0]["reason"] == "UNSUPPORTED_OPERATION"
             assert not (await stores.contexts.list()).items
             stream = rpc(b'[{"text":"hold"}]').replace(b"SendMessage", b"SendStreamingMessage")
             async with http.stream("POST", "/a2a/v1", content=stream) as held:

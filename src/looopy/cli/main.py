@@ -561,6 +561,12 @@ def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
             help=f"{about}; may be repeated",
         )
     serve.add_argument(
+        "--protocols",
+        metavar="NAMES",
+        help="those to serve, with commas between: http, page, a2a, ag-ui, ai-sdk, mcp, responses;"
+        " without it, all that are installed",
+    )
+    serve.add_argument(
         "--limit",
         dest="limits",
         metavar="NAME=NUMBER",

@@ -8,7 +8,7 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields
 from functools import partial
@@ -58,6 +58,7 @@ async def serve(
     limits: Sequence[str],
     drain_s: float,
     push: Sequence[str] = (),
+    protocols: str | None = None,
     log: str = "text",
 ) -> int:
     """
@@ -74,6 +75,7 @@ async def serve(
         origins: The origins of web pages that may use it.
         limits: `NAME=NUMBER`, the fields of `Limits` that differ from their defaults.
         push: The hosts that push notifications of A2A may go to; `*` for any public one.
+        protocols: The names of those to serve, with commas between; `None`: all that are installed.
         drain_s: How long the end may take, and running turns may continue almost as long.
         log: `text` or `json`, for the log on standard error.
 
@@ -104,6 +106,7 @@ async def serve(
             " --allow-host '*' for any"
         )
     bounds, readers = _limits(limits), _readers()
+    named = _protocols(protocols, push)
     made = load_factory(factory)
     authenticate = LocalToken() if auth is None else load_function(auth)
     judge = None if may_answer is None else load_function(may_answer)
@@ -125,7 +128,8 @@ async def serve(
             agents,
             authenticate=authenticate,
             limits=bounds,
-            faces=_faces(notifications),
+            faces=_faces(notifications, named),
+            http_api=named is None or "http" in named,
             hosts=(*LOOPBACK, *names),
             origins=origins,
             metrics=readers,
@@ -134,11 +138,11 @@ async def serve(
         place = f"http://{shown}:{listening.getsockname()[1]}"
         terminal.line(f"serving {factory} at {place}")
         terminal.line(f"contexts: {shown_place(url or default_url())}")
-        if isinstance(authenticate, LocalToken):
-            terminal.line(f"token: {authenticate.token}")
-            terminal.line(f"page: {place}/ui#token={authenticate.token}")
-        else:
-            terminal.line(f"page: {place}/ui")
+        token = authenticate.token if isinstance(authenticate, LocalToken) else None
+        if token is not None:
+            terminal.line(f"token: {token}")
+        if named is None or "page" in named:
+            terminal.line(f"page: {place}/ui" + ("" if token is None else f"#token={token}"))
         terminal.line(f"process: {process_name()}")
         try:
             return await _run(app, agents, listening, files)
@@ -244,9 +248,38 @@ def _notifications(hosts: Sequence[str]) -> PushNotifications | None:
     return PushNotifications(key=key, receivers=None if "*" in hosts else list(hosts))
 
 
-def _faces(push: PushNotifications | None) -> list[Routes]:
+def _protocols(names: str | None, push: Sequence[str]) -> Collection[str] | None:
     """
-    The page, and the faces that `looopy.server` exports.
+    The protocols of `--protocols`, checked.
+
+    Raises:
+        ConfigurationError: One is unknown, or needs another one.
+    """
+    if names is None:
+        return None
+    known = {"http", "page", *_apis()}
+    named = {name.strip() for name in names.split(",")}
+    if unknown := sorted(named - known):
+        text = f"--protocols has no {unknown[0]!r}: it takes {', '.join(sorted(known))}"
+        raise ConfigurationError(text)
+    if "page" in named and "http" not in named:
+        raise ConfigurationError("the page needs the HTTP API: --protocols page,http")
+    if push and "a2a" not in named:
+        raise ConfigurationError("--push is about A2A, which --protocols leaves out")
+    return named
+
+
+def _apis() -> Mapping[str, str]:
+    """The faces that `looopy.server` exports, by the names of their protocols."""
+    from looopy import server
+
+    faces = [name for name in dir(server) if name.endswith("_api")]
+    return {name.removesuffix("_api").replace("_", "-"): name for name in faces}
+
+
+def _faces(push: PushNotifications | None, named: Collection[str] | None) -> list[Routes]:
+    """
+    The page, and the faces of the protocols that are *named*; `None` for all.
 
     A face whose extra is not installed has no routes, unless an option is about it.
     """
@@ -259,10 +292,13 @@ def _faces(push: PushNotifications | None) -> list[Routes]:
             face: Routes = getattr(server, name)
             return face(site)
         except (ModuleNotFoundError, MissingExtra):
+            if named is not None:
+                raise
             return ()
 
-    apis = [partial(optional, name) for name in dir(server) if name.endswith("_api")]
-    return [server.ui_page, *apis]
+    faces = _apis()
+    apis = [partial(optional, faces[name]) for name in faces if named is None or name in named]
+    return [server.ui_page, *apis] if named is None or "page" in named else [*apis]
 
 
 def _readers() -> StaticTokens | None:

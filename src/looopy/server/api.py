@@ -14,11 +14,11 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import aclosing, suppress
 from datetime import date
 from functools import partial
-from typing import Any, TypeAlias, cast
+from typing import Any, Final, TypeAlias, cast
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import Route
 
 from looopy.agent.agent import Agent
 from looopy.errors import LimitExceeded, LooopyError, ValueRefused
@@ -59,6 +59,8 @@ from looopy.types.storable import escape
 
 _PAGE = 50
 _TITLE_CHARS = 80
+ARTIFACT: Final = "/contexts/{context_id}/artifacts/{artifact_id:path}"
+"""The path of an artifact's content, which other protocols give out."""
 _Body: TypeAlias = dict[str, Any]
 _Writer: TypeAlias = Callable[[AsyncGenerator[AgentEvent, None]], AsyncGenerator[bytes, None]]
 
@@ -452,7 +454,7 @@ class _Api:
         return limit
 
 
-def routes(site: Site) -> Sequence[BaseRoute]:
+def routes(site: Site) -> Sequence[Route]:
     """The routes of the HTTP API."""
     api = _Api(site)
     one = "/contexts/{context_id}"
@@ -472,7 +474,7 @@ def routes(site: Site) -> Sequence[BaseRoute]:
         ("POST", f"{one}/turns/{{turn}}/replay", api.replay),
         ("POST", f"{one}/turns/{{turn}}/run-beside", api.run_beside),
         ("GET", f"{one}/artifacts", api.artifacts),
-        ("GET", f"{one}/artifacts/{{artifact_id:path}}", api.artifact),
+        ("GET", ARTIFACT, api.artifact),
         ("GET", f"{one}/inbox", api.inbox),
         ("POST", f"{one}/steer", api.steer),
         ("POST", f"{one}/follow-up", api.follow_up),

@@ -37,6 +37,7 @@ def create_app(
     origins: Sequence[str] = (),
     metrics: Authenticate | None = None,
     may_answer: MayAnswer | None = None,
+    http_api: bool = True,
 ) -> Starlette:
     """
     Make the ASGI application of *host*; its shutdown closes the host.
@@ -52,6 +53,8 @@ def create_app(
         metrics: Tells who may read `/metrics`, as *authenticate* does for the rest. By default the
             person of a `LocalToken`; with another *authenticate*, nobody.
         may_answer: In place of the host's: see `AgentHost`.
+        http_api: Serve the HTTP API, which the page and `Client` need. Without it, there are the
+            probes, the metrics and the *faces* alone.
     """
     host.may_answer = may_answer or host.may_answer
     site = Site(host, authenticate or LocalToken(), limits)
@@ -78,15 +81,17 @@ def create_app(
         servers = [{"url": request.scope.get("root_path") or "/"}]
         return JSONResponse(description(site.limits) | {"servers": servers})
 
+    own = [Route("/openapi.json", described), *api.routes(site)]
+    others = [route for face in faces for route in face(site)]
+    if not http_api:  # a face may need one path of it
+        own = [route for route in own if site.links_artifacts and route.path == api.ARTIFACT]
     routes: list[BaseRoute] = [
         Route("/healthz", alive),
         Route("/readyz", ready),
-        Route("/openapi.json", described),
         *metrics_routes(site, metrics),
-        *api.routes(site),
+        *own,
+        *others,
     ]
-    for face in faces:
-        routes += face(site)
     middleware = [
         Middleware(Flow, send_s=site.limits.send_s, unread=site.unread),
         Middleware(Guard, hosts=hosts, origins=origins),

@@ -54,6 +54,7 @@ class Site:
         limits: The limits.
         unread: The bytes of responses that wait for their readers.
         loading: The modules that are being imported; see `preload`.
+        links_artifacts: A face gives out the addresses of artifacts that the HTTP API has.
         background: Work of faces that lasts as long as the application: functions that return
             async context managers, entered in order.
     """
@@ -65,6 +66,7 @@ class Site:
         self.authenticate = authenticate
         self.limits = limits or Limits()
         self.unread = Unread(self.limits.unread_bytes_per_actor)
+        self.links_artifacts = False
         self.background: list[Callable[[], contextlib.AbstractAsyncContextManager[None]]] = []
         self.loading: set[str] = set()
         self._quotas = Quotas(self.limits)

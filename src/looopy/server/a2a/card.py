@@ -1,4 +1,9 @@
-"""The agent's card: its name, where it is, how one signs in, and a skill for each tool."""
+"""
+The agent's card: its name, where it is, how one signs in, and what it does.
+
+Everybody may read it. So it has no tools: those are in the extended card, which a caller who signed
+in may read.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +46,7 @@ def card(
 
     Args:
         base: The server's address, without a slash at its end.
-        skills: Without any, it has one for the conversation.
+        skills: Those of the tools. Without any, it has one for the conversation.
         facts: Name, description and version of the agent.
         push: It sends push notifications.
     """
@@ -55,7 +60,9 @@ def card(
             for protocol in ("1.0", "0.3")
             for url, binding in ((f"{base}/a2a/v1/", "JSONRPC"), (base, "HTTP+JSON"))
         ],
-        capabilities=AgentCapabilities(streaming=True, push_notifications=push),
+        capabilities=AgentCapabilities(
+            streaming=True, push_notifications=push, extended_agent_card=True
+        ),
         security_schemes={"bearer": SecurityScheme(http_auth_security_scheme=bearer)},
         security_requirements=[SecurityRequirement(schemes={"bearer": StringList()})],
         default_input_modes=_IN,

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
-from typing import Any, Never, TypeVar
+from typing import Any, TypeVar
 
 from a2a.server.context import ServerCallContext
 from a2a.server.events import Event
@@ -27,7 +27,6 @@ from a2a.types import (
     Task,
     TaskPushNotificationConfig,
 )
-from a2a.utils.errors import UnsupportedOperationError
 from a2a.utils.proto_utils import validate_proto_required_fields
 
 from looopy.server.a2a.calls import Call
@@ -46,11 +45,18 @@ class Handler(RequestHandler):
 
     Args:
         site: The host, the limits, and who is asking.
+        extended: Makes the card for a caller who signed in.
         push: The verbs of push notifications, or `None`.
     """
 
-    def __init__(self, site: Site, push: PushVerbs | None = None) -> None:
+    def __init__(
+        self,
+        site: Site,
+        extended: Callable[[GetExtendedAgentCardRequest, Call], Awaitable[AgentCard]],
+        push: PushVerbs | None = None,
+    ) -> None:
         self._site = site
+        self._extended = extended
         self._verbs = Verbs(site, push)
 
     async def on_message_send(self, params: SendMessageRequest, context: ServerCallContext) -> Task:
@@ -109,13 +115,13 @@ class Handler(RequestHandler):
         """See `Verbs.delete_push`."""
         return await _answer(self._verbs.delete_push, params, context)
 
-    # --- refused ---------------------------------------------------------------------------------
+    # --- the card --------------------------------------------------------------------------------
 
     async def on_get_extended_agent_card(
         self, params: GetExtendedAgentCardRequest, context: ServerCallContext
     ) -> AgentCard:
-        """Refuse."""
-        return await _answer(_no_other_card, params, context)
+        """Show the card with the tools."""
+        return await _answer(self._extended, params, context)
 
     # --- inside ----------------------------------------------------------------------------------
 
@@ -148,7 +154,3 @@ async def _answer(
     with call.errors():
         validate_proto_required_fields(params)
         return await verb(params, call)
-
-
-async def _no_other_card(_params: Any, _call: Call) -> Never:
-    raise UnsupportedOperationError("this agent has one card for everybody")

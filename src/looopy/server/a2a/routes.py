@@ -84,6 +84,7 @@ def a2a_api(
 
         deliveries = Deliveries(site.host, push)
         site.background.append(deliveries.running)
+    site.links_artifacts = True
     facts = {"name": name, "description": description, "version": version}
     site.preload(_WIRES)
     face = _Face(site, facts, url, deliveries)

@@ -25,7 +25,7 @@ from a2a.server.routes import (
     create_jsonrpc_routes,
     create_rest_routes,
 )
-from a2a.types import AgentSkill
+from a2a.types import AgentCard, AgentSkill, GetExtendedAgentCardRequest
 from a2a.utils.constants import AGENT_CARD_WELL_KNOWN_PATH
 from a2a.utils.error_handlers import build_rest_error_payload
 from a2a.utils.errors import A2AError, JSONParseError
@@ -76,11 +76,12 @@ def wired(
     push = None if deliveries is None else PushVerbs(site.host, deliveries)
     for name in _LOGS_BODIES:
         logging.getLogger(name).addFilter(_QUIET)  # as often as one likes
-    handler, contexts = Handler(site, push), _Contexts()
     base = None if url is None else url.rstrip("/")
+    cards = _Cards(site, base, facts, push=push is not None)
+    handler, contexts = Handler(site, cards.extended, push), _Contexts()
     rest = create_rest_routes(handler, contexts, enable_v0_3_compat=True)
     made: dict[tuple[str, str], Endpoint] = {
-        ("GET", AGENT_CARD_WELL_KNOWN_PATH): _Cards(site, base, facts, push=push is not None).show
+        ("GET", AGENT_CARD_WELL_KNOWN_PATH): cards.show
     }
     for route in create_jsonrpc_routes(handler, RPC, contexts, enable_v0_3_compat=True):
         door = _Door(site, route.endpoint, base, is_rpc=True)
@@ -274,7 +275,7 @@ def _replayed(request: Request, body: dict[str, Any] | None, call: Call) -> Requ
 
 
 class _Cards:
-    """The card, for the address at which somebody asks."""
+    """The cards, for the address at which somebody asks."""
 
     def __init__(
         self, site: Site, base: str | None, facts: Mapping[str, str], *, push: bool
@@ -287,12 +288,15 @@ class _Cards:
         self._listing = asyncio.Lock()
 
     async def show(self, request: Request) -> Response:
-        """`GET /.well-known/agent-card.json`."""
-        async with self._listing:
-            if self._skills is None:
-                self._skills = await skills_of(self._site.host)
-        base = self._base or _address(request)
-        made = card(base, self._skills or [], self._facts, push=self._push)
+        """`GET /.well-known/agent-card.json`, for everybody."""
+        made = card(self._base or _address(request), [], self._facts, push=self._push)
         [route] = create_agent_card_routes(made, cache_control="public, max-age=300")
         response: Response = await route.endpoint(request)
         return response
+
+    async def extended(self, _params: GetExtendedAgentCardRequest, call: Call) -> AgentCard:
+        """The card with a skill for each tool, for a caller who signed in."""
+        async with self._listing:
+            if self._skills is None:
+                self._skills = await skills_of(self._site.host)
+        return card(call.base, self._skills or [], self._facts, push=self._push)
