@@ -18,7 +18,7 @@ from typing import NamedTuple, TypedDict
 from looopy.errors import ValueRefused
 from looopy.stores.listing import another_query, mark_of, no_cursor
 from looopy.stores.records import MessageRecord
-from looopy.stores.words import LONGEST_TEXT, Span, Unit, index_spans, units
+from looopy.stores.words import LONGEST_TEXT, Span, Unit, all_in_a_row, in_a_row, index_spans, units
 from looopy.types.message import AssistantMessage, CustomMessage, Message, ToolResultMessage
 from looopy.types.storable import check_limit, check_name, check_text, dump
 
@@ -154,6 +154,9 @@ class Wanted:
         self.limit = limit
         of_terms = [index_spans(term.wanted, prefix=term.prefix) for term in self.terms]
         self.spans: list[Span] = list(dict.fromkeys(span for spans in of_terms for span in spans))
+        self._in_a_row = [
+            in_a_row((unit.word for unit in term.wanted), prefix=term.prefix) for term in self.terms
+        ]
         self.before: int | None = None
         self.place: tuple[int, str] | None = None
         if after is not None:
@@ -203,6 +206,9 @@ class Wanted:
 
     def _matches(self, text: str) -> list[tuple[int, int]]:
         """The places of all terms in *text*, in order; empty if one is missing."""
+        all_of_it = all_in_a_row(text)
+        if any(words not in all_of_it for words in self._in_a_row):
+            return []
         there = list(units(text))
         at: dict[str, list[int]] = {}
         for place, unit in enumerate(there):

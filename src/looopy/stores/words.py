@@ -82,6 +82,24 @@ def units(text: str) -> Iterator[Unit]:
             yield Unit(word, found[1] is not None, found.start(), found.end())
 
 
+def in_a_row(words: Iterable[str], *, prefix: bool = False) -> str:
+    """
+    The words of units in order, in a form that has that of a phrase as a part.
+
+    Args:
+        prefix: The last word is the beginning of one.
+    """
+    joined = "\n".join(words)
+    return f"\n{joined}" if prefix else f"\n{joined}\n"
+
+
+def all_in_a_row(text: str) -> str:
+    """The words of all units of *text*, see `in_a_row`: a tenth of the work of `units`."""
+    if text.isascii():
+        return in_a_row(_ASCII.findall(text.lower()))
+    return in_a_row(filter(None, (fold(found[0]) for found in _pattern().finditer(text))))
+
+
 def index_words(text: str) -> set[str]:
     """The words under which an index keeps *text*, of a message without what is not searched."""
     return bounded_words(word for piece in index_pieces(text) for word in piece)

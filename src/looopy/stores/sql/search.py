@@ -36,6 +36,7 @@ _CHUNK = 32  # messages that a thread takes at a time
 _CHUNK_CHARACTERS = 16_384  # of rows of which it makes words at a time
 _FIRST_REACH = 4_096  # positions that are searched at first; then four times as many
 _PROPOSED = 64  # messages that are read at a time
+_PLACES = 4_096  # places of messages that are looked for at once, after the first ones
 _making: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
 
 
@@ -128,7 +129,7 @@ class SQLSearcher(SQLStore, Searcher):
         """The messages that the index of a context proposes in a range, the newest first."""
         phrases = any(len(term.wanted) > 1 for term in wanted.terms)
         proposed = _PROPOSED if phrases else min(_PROPOSED, most)
-        high, reached = end, _FIRST_REACH
+        high, reached, limit = end, _FIRST_REACH, proposed
         while high > first:
             low = max(first, high - reached)
             found = await self._ask_of(
@@ -137,13 +138,17 @@ class SQLSearcher(SQLStore, Searcher):
                 words=_spans(wanted),
                 after=low - 1,
                 before=high,
-                limit=proposed,
+                limit=limit,
             )
-            yield found
-            if len(found) == proposed:
-                high = int(found[-1][0])
+            places = [int(position) for (position,) in found]
+            for start in range(0, len(places), proposed):
+                positions = json.dumps(places[start : start + proposed])
+                yield await self._ask_of(s.LIST_AT, context=context_id, positions=positions)
+            if len(places) == limit:
+                high = places[-1]
             else:
                 high, reached = low, reached * 4
+            limit = _PLACES  # few messages are hits: look for many at once
 
     async def _hits(self, context_id: str, wanted: Wanted, found: Rows) -> list[SearchHit]:
         def part(start: int) -> list[SearchHit]:

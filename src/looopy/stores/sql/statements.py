@@ -53,7 +53,7 @@ TEXTS = frozenset(
         *("after_artifact", "blob", "description", "row_schema", "status"),
         *("tags", "label", "label1", "label2", "label3", "label4", "label5"),
         *("label6", "label7", "label8", "label9"),
-        *("words", "contexts", "entries", "needles", "after_marked"),
+        *("words", "contexts", "entries", "needles", "after_marked", "positions"),
         *("outer", "call"),
         *("account", "period", "reservation", "place", "charges", "day", "month"),
         *("oldest_day", "oldest_month"),
@@ -369,16 +369,18 @@ _QUERY = (
     " FROM json_array_elements(CAST(:words AS json)) q(value))"
 )
 
-# Messages that may have all the words, between two positions, the newest first.
+# Where messages are that may have all the words, between two positions, the newest first.
 FIND_WORDS = (
-    # The messages are read for those alone that are asked for, and not to be sorted.
-    "WITH f AS MATERIALIZED (SELECT w.position FROM looopy_words w"
-    " WHERE w.tenant_id = :tenant AND w.context_id = :context"
+    "SELECT w.position FROM looopy_words w WHERE w.tenant_id = :tenant AND w.context_id = :context"
     f" AND w.position > :after AND w.position < :before AND w.words @@ {_QUERY}"
-    " ORDER BY w.position DESC LIMIT :limit)"
-    " SELECT m.position, m.turn, m.iteration, m.seq, m.body FROM f CROSS JOIN LATERAL"
-    f" (SELECT position, turn, iteration, seq, body FROM looopy_messages WHERE {_THIS}"
-    " AND position = f.position OFFSET 0) m ORDER BY f.position DESC"
+    " ORDER BY w.position DESC LIMIT :limit"
+)
+
+# The messages at some positions, a JSON array, the newest first.
+LIST_AT = (
+    f"SELECT position, turn, iteration, seq, body FROM looopy_messages WHERE {_THIS}"
+    " AND position = ANY(ARRAY(SELECT CAST(json_array_elements_text(CAST(:positions AS json))"
+    " AS bigint))) ORDER BY position DESC"
 )
 
 # Those of :contexts that may have such messages.

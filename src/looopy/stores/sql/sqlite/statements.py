@@ -326,9 +326,13 @@ IN_SQLITE = {
         f" CROSS JOIN looopy_word_rows w ON {_IN_BLOCK} AND {_IS_WANTED}"
         " CROSS JOIN json_each('[' || w.places || ']') p"
         " GROUP BY 1, 2 HAVING COUNT(DISTINCT q.key) = json_array_length(:words))"
-        " SELECT f.position, m.turn, m.iteration, m.seq, m.body"
-        f" FROM found f CROSS JOIN looopy_message_rows m ON m.id = f.number << {BITS} | f.position"
-        " WHERE f.position > :after AND f.position < :before ORDER BY f.position DESC LIMIT :limit"
+        " SELECT f.position FROM found f WHERE f.position > :after AND f.position < :before"
+        " ORDER BY f.position DESC LIMIT :limit"
+    ),
+    s.LIST_AT: (
+        f"SELECT {_place('m.id')}, m.turn, m.iteration, m.seq, m.body FROM looopy_contexts c"
+        " CROSS JOIN json_each(:positions) p CROSS JOIN looopy_message_rows m"
+        f" ON m.id = ({_at('p.value')}) WHERE {_OWNER} ORDER BY m.id DESC"
     ),
     s.FIND_CONTEXTS: (
         "WITH RECURSIVE blocks(number, context_id, block) AS ("
