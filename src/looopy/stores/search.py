@@ -26,7 +26,8 @@ LONGEST_QUERY = 1_000
 MOST_TERMS = 32
 _MOST_UNITS = 256
 AT_ONCE = 256
-"""Contexts that are looked at together."""
+"""Contexts that are looked at together, at first."""
+_MOST_AT_ONCE = 4_096
 _AROUND = 60  # characters of a snippet before the first match
 _LONGEST_SNIPPET = 200
 _CUT = "…"
@@ -315,17 +316,18 @@ class Searcher(ABC):
         if context_id is not None:
             return wanted.page(found)
         place = None if wanted.place is None else Place(*wanted.place)
+        at_once = AT_ONCE
         while len(found) < most:
-            contexts = await self._contexts(owner, place, AT_ONCE)
+            contexts = await self._contexts(owner, place, at_once)
             names = [one.context_id for one in contexts]
             likely = set(await self._likely(names, wanted))
             for touched, name in contexts:
                 if len(found) < most and name in likely:
                     hits = await self._below(name, wanted, None, most - len(found))
                     found += [(touched, hit) for hit in hits]
-            if len(contexts) < AT_ONCE:
+            if len(contexts) < at_once:
                 break
-            place = contexts[-1]
+            place, at_once = contexts[-1], min(at_once * 4, _MOST_AT_ONCE)
         return wanted.page(found)
 
     @abstractmethod

@@ -56,7 +56,9 @@ def test_sqlite_lists_along_an_index(sqlite_stores, sqlite_file, walk):
     assert not [step for step in plan if step.startswith("SCAN") or "TEMP B-TREE" in step]
 
 
-@pytest.mark.parametrize("walk", ["NEWEST_MARKED", "LIST_MARKED", "TO_BE_INDEXED", "TO_INDEX"])
+@pytest.mark.parametrize(
+    "walk", ["NEWEST_MARKED", "LIST_MARKED", "MARKED_PLACES", "TO_BE_INDEXED", "TO_INDEX"]
+)
 def test_sqlite_reads_marked_contexts_by_their_keys(sqlite_stores, sqlite_file, walk):
     """Nothing is scanned but values of the statement itself, and what it has chosen."""
     sql = IN_SQLITE.get(getattr(s, walk), getattr(s, walk)).replace("now_us()", "0")

@@ -20,6 +20,9 @@ _STATEMENTS = {
     and not name.startswith("_")
     and text.startswith(("SELECT", "INSERT", "UPDATE", "DELETE", "WITH"))
 }
+_LISTINGS = (
+    *("FIND_ALL", "FIND_DUE", "FIND_PLACES", "NEWEST_MARKED", "LIST_MARKED", "MARKED_PLACES"),
+)
 _MANY_ROWS = (
     "INSERT INTO looopy_inbox (tenant_id, context_id, entry, kind, created_at, body)"
     " SELECT 't', 'c', n, 'steer', 0, '{}' FROM generate_series(1, 5000) n"
@@ -72,7 +75,7 @@ async def test_rows_are_joined_by_the_whole_of_their_key(analysed):
     compared = {}
     for name, sql in _STATEMENTS.items():
         # The open turns of many contexts: it has to be a join.
-        if name in ("LIST_CONTEXTS", "FIND_ALL", "FIND_DUE", "NEWEST_MARKED", "LIST_MARKED"):
+        if name in ("LIST_CONTEXTS", *_LISTINGS):
             continue
         plan = await _plan(wire, await _prepare(wire, f"p_{name}", sql))
         if "Join Filter" in plan:

@@ -44,7 +44,7 @@ _SEARCHES = (
 # They take JSON, which a server reads by functions of its own; `test_contexts.py` has their plans.
 _OF_THE_INDEX = (
     *(statements.TO_INDEX, statements.LABELS, statements.INDEX, statements.INDEXED),
-    *(statements.NEWEST_MARKED, statements.LIST_MARKED),
+    *(statements.NEWEST_MARKED, statements.LIST_MARKED, statements.MARKED_PLACES),
 )
 _ROWS = ("looopy_turn_rows", "looopy_message_rows", "looopy_event_rows")
 _NAMES = {

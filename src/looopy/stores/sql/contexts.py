@@ -84,6 +84,13 @@ class SQLContextIndex(SQLErasures, Lister, ContextIndex):
             self._index_soon()
         return found.rows
 
+    async def _places(self, wanted: Listing) -> Rows:
+        """The ids of the contexts of a listing by owner, and their places, in order."""
+        work = partial(_find_places, wanted, self._params(wanted))
+        found = await self.backend.run(work, write=False)
+        self._index_soon()
+        return found
+
     def _params(self, wanted: Listing) -> dict[str, Any]:
         conditions: dict[str, Any] = {f"label{n}": None for n in range(1, 10)}
         conditions |= {f"label{n}": label for n, label in enumerate(wanted.labels) if n}
@@ -119,7 +126,7 @@ class SQLContextIndex(SQLErasures, Lister, ContextIndex):
     async def search(self, query: str, **conditions: Unpack[Conditions]) -> SearchPage:
         from looopy.stores.sql.search import SQLSearcher  # a turn needs none of it
 
-        searcher = SQLSearcher(self.backend, self.tenant, self._listed)
+        searcher = SQLSearcher(self.backend, self.tenant, self._places)
         return await searcher.search(query, **conditions)
 
     async def tag(
@@ -268,6 +275,12 @@ def _find(wanted: Listing, params: Mapping[str, Any]) -> Steps[_Listed]:
         lags = _lags(unindexed)
     indexed = yield Query(_walk(wanted), params)
     return _Listed(_newest([*unindexed, *indexed], most), lags)
+
+
+def _find_places(wanted: Listing, params: Mapping[str, Any]) -> Steps[Rows]:
+    marked = yield Query(s.MARKED_PLACES, params)
+    indexed = yield Query(s.FIND_PLACES, params)
+    return _newest([*marked, *indexed], wanted.limit + 1)
 
 
 def _lags(found: Rows) -> bool:

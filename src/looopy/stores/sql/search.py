@@ -62,14 +62,14 @@ class SQLSearcher(SQLStore, Searcher):
 
     Args:
         backend, tenant: See `SQLStore`.
-        listed: Reads the contexts of a listing: their columns, then their place in it.
+        places: Reads the ids of the contexts of a listing, and their places in it.
     """
 
     def __init__(
-        self, backend: Driver, tenant: str, listed: Callable[[Listing], Awaitable[Rows]]
+        self, backend: Driver, tenant: str, places: Callable[[Listing], Awaitable[Rows]]
     ) -> None:
         super().__init__(backend, tenant)
-        self._listed = listed
+        self._places = places
 
     async def _is_of(self, context_id: str, owner: str | None) -> bool:
         found = await self._ask(s.TO_SEARCH, context_id)
@@ -89,7 +89,7 @@ class SQLSearcher(SQLStore, Searcher):
         )
         if after is not None:
             listing.begin_after(*after)
-        found = await self._listed(listing)
+        found = await self._places(listing)
         return [Place(int(row[-1]), row[0]) for row in found[:most]]
 
     async def _likely(self, context_ids: Sequence[str], wanted: Wanted) -> Iterable[str]:

@@ -258,6 +258,10 @@ def walks(turn_columns: str, turns: str) -> tuple[str, ...]:
 
 
 FIND_ALL, FIND_DUE = walks(TURN_COLUMNS, _TURNS)
+# As `FIND_ALL`, without what only a listing shows.
+FIND_PLACES = _FIND.format(turn="", turns="", more="").replace(
+    f"{CONTEXT_COLUMNS}, , i.touched", "i.context_id, i.touched"
+).replace(" LEFT JOIN  WHERE", " WHERE")
 
 # Marked contexts that may be in a listing. What is not known without reading JSON is left to the
 # reader: tags and metadata have to contain each text of `:needles`, and a context without an open
@@ -283,27 +287,34 @@ _NEWEST_MARKS = (
     f" WHERE u.tenant_id = :tenant AND {_MAY_BE_LISTED}"
     " ORDER BY c.last_activity DESC, c.context_id DESC LIMIT :limit)"
 )
+_MARKED_PLACES = (
+    f"SELECT u.context_id, c.last_activity FROM looopy_unindexed u {{contexts}}"
+    f" WHERE u.tenant_id = :tenant AND {_MAY_BE_LISTED}"
+    " ORDER BY c.last_activity DESC, c.context_id DESC LIMIT :limit"
+)
 _NEXT_MARKS = (
     f" AND u.context_id > :after_marked AND {_MAY_BE_LISTED} ORDER BY u.context_id LIMIT :limit"
 )
 
 
-def marked(turn_columns: str, contexts: str, turns: str) -> tuple[str, str]:
+def marked(turn_columns: str, contexts: str, turns: str) -> tuple[str, str, str]:
     """
     The statements that read marked contexts, with the open turn of each one joined in.
 
-    The first reads the newest, in any order, and the second one reads pages of all, by id.
+    The first reads the newest, in any order, and the second one reads pages of all, by id. The last
+    one reads only the places of the newest.
     """
     newest = _NEWEST_MARKS.format(contexts=contexts)
     parts = {"turn": turn_columns, "contexts": contexts, "turns": turns}
     return (
         _MARKED.format(**parts, marks=newest),
         _MARKED.format(**parts, marks="looopy_unindexed") + _NEXT_MARKS,
+        _MARKED_PLACES.format(contexts=contexts),
     )
 
 
 # Each row is looked up by its whole key, whatever the server knows of the tables.
-NEWEST_MARKED, LIST_MARKED = marked(
+NEWEST_MARKED, LIST_MARKED, MARKED_PLACES = marked(
     TURN_COLUMNS,
     f"CROSS JOIN LATERAL (SELECT * FROM looopy_contexts c WHERE {_OF_MARK} OFFSET 0) c",
     "LATERAL (SELECT * FROM looopy_turns t WHERE t.tenant_id = c.tenant_id"

@@ -134,7 +134,7 @@ IN_SQLITE = {
     ),
     **dict(
         zip(
-            (s.NEWEST_MARKED, s.LIST_MARKED),
+            (s.NEWEST_MARKED, s.LIST_MARKED, s.MARKED_PLACES),
             (
                 text.replace("json_array_elements_text(CAST(:needles AS json)) n(value)", _NEEDLES)
                 .replace("strpos(concat(c.tags, c.metadata), ", _HOLDS)
