@@ -71,9 +71,9 @@ MUTANTS = [
     mutant(
         "lower-case-percent",
         "a secret that a program percent-encoded in small letters is stored",
-        "looopy.auth.secret_forms:_forms_of_text",
-        'forms |= {percent, re.sub("%..", lambda found: found[0].lower(), percent)}',
-        "forms |= {percent}",
+        "looopy.auth.secret_forms:_percent_encoded",
+        "return found | {_small_digits(one) for one in found}",
+        "return found",
         "tests/unit/auth/test_redaction.py"
         "::test_percent_encoding_is_found_in_capitals_and_in_small_letters",
     ),

@@ -8,24 +8,32 @@ results before the model sees them, in events before they are committed, in erro
 the caller, and in the records of the logger `looopy`.
 
 Values without a secret are returned as they are, the same object. A turn without credentials has an
-empty `Redactor`, which costs one look at an empty tuple. The search uses `str.find` for each form,
-which is many times faster than one pattern for all of them; the pattern is made only when there is
-something to replace.
+empty `Redactor`, which costs the comparison of two lengths. So do texts that are shorter than every
+secret; `secret_forms` says how it searches the others.
 """
 
 from __future__ import annotations
 
 import logging
-import re
+import sys
 import threading
 import traceback
-from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, NoReturn, TypeVar, cast
 from weakref import WeakSet
 
-from looopy.auth.secret_forms import LEAST, MASK, forms_of, members_of
+from looopy.auth.secret_forms import (
+    LEAST,
+    MASK,
+    Found,
+    Secret,
+    Spelling,
+    lowered,
+    members_of,
+    search,
+    secrets_in,
+)
 from looopy.errors import LooopyError, ValueRefused
 from looopy.types.context import AuthContext
 from looopy.types.message import (
@@ -58,7 +66,6 @@ _BLOCKS = (
     *(TextContent, ThinkingContent, ToolCall, ServerToolCall, ServerToolResult),
     *(ImageContent, DocumentContent, AudioContent),
 )
-_MARKS = "\\&%"  # of escaped text
 _CUT = (StopReason.ERROR, StopReason.ABORTED, StopReason.LENGTH)
 _DELTA_OF: dict[StreamEventType, StreamEventType] = {
     "text_end": "text_delta",
@@ -82,47 +89,26 @@ class Redactor:
         free: True if it knows no secret, and changes nothing.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_bytes",
-        "_firsts",
-        "_forms",
-        "_groups",
-        "_pattern",
-        "_sorted",
-        "free",
-    )
+    __slots__ = ("__weakref__", "_least", "_secrets", "_suspects", "free")
 
     def __init__(self, auth_context: AuthContext | None = None) -> None:
         self.free = True
-        self._forms: tuple[str, ...] = ()  # longest first
-        self._groups: list[tuple[str, list[str]]] = []  # by a character that they need
-        self._bytes: tuple[bytes, ...] = ()
-        self._sorted: list[str] = []
-        self._firsts: frozenset[str] = frozenset()
-        self._pattern: re.Pattern[str] | None = None
+        self._secrets: dict[str | bytes, Secret] = {}
+        self._least = sys.maxsize  # no shorter text holds a secret
+        self._suspects: list[tuple[str, Spelling]] | None = None  # made for the first long text
         if auth_context is not None:
             self.add(auth_context.credentials)
 
     def add(self, secret: Any) -> None:
         """Learn one more secret, such as the key of a call: text, bytes, or what holds them."""
-        texts, raw = forms_of(secret)
-        if texts <= set(self._forms) and raw <= set(self._bytes):
-            return
-        texts.update(self._forms)
-        raw.update(self._bytes)
-        raw.update(form.encode("utf-8", "surrogatepass") for form in texts)
-        self._forms = tuple(sorted(texts, key=len, reverse=True))
-        self.free = not self._forms
-        groups: dict[str, list[str]] = {}
-        for form in self._forms:
-            groups.setdefault(next((c for c in _MARKS if c in form), ""), []).append(form)
-        self._groups = list(groups.items())
-        self._bytes = tuple(sorted(raw, key=len, reverse=True))
-        self._sorted = sorted(texts)
-        self._firsts = frozenset(form[0] for form in texts)
-        self._pattern = None
-        _watch(self)
+        for one in secrets_in(secret):
+            if one not in self._secrets:
+                known = self._secrets[one] = Secret(one)
+                self._least = min(self._least, known.least)
+                self._suspects = None
+                if self.free:
+                    self.free = False
+                    _watch(self)
 
     def __repr__(self) -> str:
         return "<Redactor>"
@@ -134,12 +120,17 @@ class Redactor:
 
     def text(self, text: str) -> str:
         """*text* without secrets."""
-        for mark, forms in self._groups:
-            if mark in text:  # most texts have none: as little as that is escaped
-                for form in forms:
-                    if form in text:
-                        return self._compiled().sub(MASK, text)
-        return text
+        if len(text) < self._least:
+            return text
+        spellings = self._suspected(lowered(text))
+        return _masked(text, search(text, spellings).spans) if spellings else text
+
+    def _suspected(self, low: str) -> list[Spelling]:
+        """Those that may be in a text with these letters and digits."""
+        if self._suspects is None:
+            known = [one for secret in self._secrets.values() for one in secret.spellings()]
+            self._suspects = [(one.fragment, one) for one in known]
+        return [one for fragment, one in self._suspects if fragment in low]
 
     def value(self, value: T) -> T:
         """
@@ -148,7 +139,9 @@ class Redactor:
         Any other object is replaced as a whole if its `repr` shows a secret. The type of a changed
         container is that of JSON: `dict`, `list` or `tuple`.
         """
-        return cast("T", self._value(value, 1)) if self._forms else value
+        if self.free:
+            return value
+        return cast("T", self.text(value) if isinstance(value, str) else self._value(value, 1))
 
     def shows(self, value: Any) -> bool:
         """True if a secret is in *value*."""
@@ -167,11 +160,6 @@ class Redactor:
                     f"/{name}: it holds a credential of this turn; nothing was written",
                     path=f"/{name}",
                 )
-
-    def _compiled(self) -> re.Pattern[str]:
-        if self._pattern is None:  # the longest form first: none is left half behind
-            self._pattern = re.compile("|".join(map(re.escape, self._forms)))
-        return self._pattern
 
     def _value(self, value: Any, depth: int) -> Any:
         if isinstance(value, str):
@@ -201,11 +189,11 @@ class Redactor:
 
     def _in_bytes(self, value: bytes | bytearray | memoryview) -> Any:
         data = bytes(value)
-        if not any(form in data for form in self._bytes):
+        if len(data) < self._least or not (spellings := self._suspected(lowered(data))):
             return value
-        for form in self._bytes:
-            data = data.replace(form, MASK.encode())
-        return data
+        text = data.decode("latin-1")
+        clean = _masked(text, search(text, spellings).spans)
+        return value if clean is text else clean.encode("latin-1")
 
     def _in_mapping(self, value: Mapping[Any, Any], depth: int) -> Mapping[Any, Any]:
         found: dict[Any, Any] = {}
@@ -236,7 +224,7 @@ class Redactor:
 
         If signed text had to be changed, its signature is removed too: a provider would refuse it.
         """
-        if not self._forms or isinstance(message, (UserMessage, CustomMessage)):
+        if self.free or isinstance(message, (UserMessage, CustomMessage)):
             return message
         if isinstance(message, ToolResultMessage):
             changes: dict[str, Any] = {
@@ -246,20 +234,25 @@ class Redactor:
                 "details": self.value(message.details),
             }
         else:
-            changes = {"content": self._answer(message)}
-            for name in ("api", "provider", "model", "response_id"):
-                changes[name] = self.value(getattr(message, name))
+            changes = {
+                "content": self._answer(message),
+                "api": self.value(message.api),
+                "provider": self.value(message.provider),
+                "model": self.value(message.model),
+                "response_id": self.value(message.response_id),
+            }
             if message.error_message is not None:
                 changes["error_message"] = self.text(message.error_message)
             if message.logprobs:
                 changes["logprobs"] = self._logprobs(message, changes["content"])
-        if all(value is getattr(message, name) for name, value in changes.items()):
-            return message
-        return replace(message, **changes)
+        for name, value in changes.items():
+            if value is not getattr(message, name):
+                return replace(message, **changes)
+        return message
 
     def blocks(self, blocks: Sequence[UserBlock]) -> Sequence[UserBlock]:
         """The blocks of a tool's result without secrets; a file that holds one becomes text."""
-        if not self._forms:
+        if self.free:
             return blocks
         found = tuple(cast("UserBlock", self.block(block)) for block in blocks)
         return blocks if _same(found, blocks) else found
@@ -324,14 +317,14 @@ class Redactor:
 
     def _without_end(self, block: AssistantBlock, least: int) -> AssistantBlock:
         """*block* without secrets, nor the beginning of one at its end of *least* characters."""
-        if isinstance(block, TextContent):
-            clean, held = self.split(block.text)
-            if len(held) >= least:
+        if isinstance(block, (TextContent, ThinkingContent)):
+            text = block.text if isinstance(block, TextContent) else block.thinking
+            found = self._found(text)
+            if found is not None and found.letters >= least:
+                clean = _masked(text[: found.opened], found.spans)
+                if isinstance(block, ThinkingContent):
+                    return ThinkingContent(clean)
                 return TextContent(clean + (MASK if least > 1 else ""))
-        elif isinstance(block, ThinkingContent):
-            clean, held = self.split(block.thinking)
-            if len(held) >= least:
-                return ThinkingContent(clean)
         return cast("AssistantBlock", self.block(block))
 
     # --- what comes in pieces ------------------------------------------------------------------
@@ -343,34 +336,27 @@ class Redactor:
         Shown first, the end followed by what comes next is given to `split` again; the last end is
         no secret, or one that `text` finds.
         """
-        at = len(text)
-        if not self._forms:
+        found = self._found(text)
+        if found is None:
             return text, ""
-        for i in range(max(0, at - len(self._forms[0]) + 1), at):
-            if text[i] in self._firsts and self._begins(text[i:]):
-                at = i
-                break
-        shown, done = [], 0
-        for found in self._compiled().finditer(text):
-            if found.start() >= at:
-                break
-            shown += [text[done : found.start()], MASK]
-            done = found.end()
-        if done < at:
-            shown.append(text[done:at])
-            done = at
-        return "".join(shown), text[done:]
+        return _masked(text[: found.opened], found.spans), text[found.opened :]
 
-    def _begins(self, text: str) -> bool:
-        """True if a longer form begins with *text*."""
-        at = bisect_left(self._sorted, text)
-        if at < len(self._sorted) and self._sorted[at] == text:
-            at += 1
-        return at < len(self._sorted) and self._sorted[at].startswith(text)
+    def _found(self, text: str) -> Found | None:
+        """The secrets in *text*, and at its end; `None` if it has none."""
+        if self.free or not text:
+            return None
+        low = lowered(text)
+        suspected: list[Spelling] = []
+        for known in self._secrets.values():
+            numbers = [n for head in known.heads if head in low for n in known.heads[head]]
+            for tail in {low[-1:], low[-2:]}:
+                numbers += known.tails.get(tail, ())
+            suspected += map(known.spelling, numbers)
+        return search(text, suspected) if suspected else None
 
     def partial(self, partial: PartialMessage | None) -> PartialMessage | None:
         """*partial* as it may be shown."""
-        return partial if partial is None or not self._forms else _Veiled(partial, self)
+        return partial if partial is None or self.free else _Veiled(partial, self)
 
     def deltas(self) -> Deltas:
         """A filter that makes one answer's stream fit to be shown."""
@@ -385,7 +371,7 @@ class Redactor:
         Otherwise: for an error of ours a copy, its message and facts without secrets, chained to
         nothing and without a traceback; for any other error, a `LooopyError` that says as much.
         """
-        if not self._forms or not isinstance(error, BaseException) or self._harmless(error):
+        if self.free or not isinstance(error, BaseException) or self._harmless(error):
             return error
         if not isinstance(error, LooopyError):
             return cast("T", LooopyError(f"{type(error).__name__}: {self.text(_said(error))}"))
@@ -432,22 +418,28 @@ class Deltas:
         redactor, block = self._redactor, event.content_index
         if redactor.free:
             return (event,)
-        event = replace(event, partial=redactor.partial(event.partial))
         if event.type.endswith("_delta"):
             shown, self._held[block] = redactor.split(self._held.get(block, "") + event.delta)
-            return (replace(event, delta=shown),) if shown or not event.delta else ()
+            return (self._changed(event, shown),) if shown or not event.delta else ()
         held = redactor.text(self._held.pop(block, ""))
-        if event.type not in _DELTA_OF:
-            if event.tool_call is not None:
-                event = replace(event, tool_call=redactor.value(event.tool_call))
-            return (event,)
-        ended = replace(
-            event, delta=redactor.text(event.delta), tool_call=redactor.value(event.tool_call)
-        )
-        if not held:
+        ended = self._changed(event, redactor.text(event.delta))
+        if not held or event.type not in _DELTA_OF:
             return (ended,)
-        last = replace(event, type=_DELTA_OF[event.type], delta=held, tool_call=None)
+        last = replace(ended, type=_DELTA_OF[event.type], delta=held, tool_call=None)
         return last, ended
+
+    def _changed(self, event: StreamEvent, delta: str) -> StreamEvent:
+        """*event* with other text; `dataclasses.replace` would take most of the time."""
+        return StreamEvent(
+            event.type,
+            event.content_index,
+            delta,
+            self._redactor.partial(event.partial),
+            self._redactor.value(event.tool_call),
+            event.message,
+            event.error,
+            event.server_tool,
+        )
 
 
 class _Veiled:
@@ -472,6 +464,17 @@ class _Veiled:
             end = message.content[-1]
             blocks[-1] = self._redactor._without_end(end, 1)  # noqa: SLF001 - its other half
         return replace(message, content=tuple(blocks))
+
+
+def _masked(text: str, spans: Iterable[tuple[int, int]]) -> str:
+    """*text* with the mask in place of these; the same object if there are none."""
+    shown, done = [], 0
+    for start, end in spans:
+        if start >= len(text):
+            break
+        shown += [text[done:start], MASK]
+        done = end
+    return "".join([*shown, text[done:]]) if shown else text
 
 
 def _same(new: Iterable[object], old: Iterable[object]) -> bool:

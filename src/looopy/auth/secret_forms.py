@@ -1,22 +1,27 @@
 """
-The forms of a secret: as it is, and as programs encode text for each other.
+Where a text spells a secret: as it is, or as programs encode text for each other.
 
-If a secret is part of a longer text that is then encoded as base64, it may begin at any of three
-places of a group of characters, and each gives other text. So the search uses the part that all
-such texts have in common: the characters that depend on the bytes of the secret alone.
+A secret is never encoded as a whole to see that a text does not hold it. Letters and digits stay as
+they are in most encodings, so each `Spelling` has a fragment of letters and digits that every text
+with it contains. Only a text that has such a fragment is searched, letter by letter, and a letter
+may be written in each of its ways: raw, percent-encoded, escaped, as an entity, several times over.
+
+If a secret is part of a longer text that is then encoded in base64 or base32, it may begin at any
+of three or five places of a group of characters, and each gives other text. So the search uses the
+part that all such texts have in common: the characters that depend on the bytes of the secret
+alone.
 """
 
 from __future__ import annotations
 
 import base64
 import dataclasses
-import json
 import re
 import string
-from collections.abc import Iterator, Mapping
-from itertools import product
-from typing import Any
-from urllib.parse import quote, quote_plus, unquote
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple, cast
+from urllib.parse import quote, unquote
 
 MASK = "[redacted]"
 LEAST = 8
@@ -25,8 +30,10 @@ A text with fewer characters is no secret: hiding it would hide ordinary words, 
 easy.
 """
 _MAX_DEPTH = 16
+_SAMPLE = 36  # bytes of a secret from which its fragments are made
+_FRAGMENT = 16  # characters, of which fewer than 4 tell nothing
 # Compiled when a turn has a secret: that takes longer than importing the module.
-_SCHEME = r"(?i)\s*(?:bearer|basic|token|apikey|digest)\s+(\S+)\s*"
+_SCHEME = r"(?i)bearer|basic|token|apikey|digest"
 _URL_LOGIN = r"://[^/?#@:\s]*:([^/?#@\s]+)@"
 _NAME = r"(?i)key|token|secret|passw|credential|auth|cookie|session"
 
@@ -36,46 +43,39 @@ def names_a_secret(name: str) -> bool:
     return re.search(_NAME, name) is not None
 
 
-def forms_of(secret: Any) -> tuple[set[str], set[bytes]]:
+def secrets_in(value: Any) -> set[str | bytes]:
     """
-    Every form of every secret in *secret*.
+    Every secret in *value*; bytes only where they are no text in UTF-8.
 
     Args:
-        secret: Text, bytes, an object with `get_secret_value()`, or mappings, sequences, sets,
+        value: Text, bytes, an object with `get_secret_value()`, or mappings, sequences, sets,
             dataclasses and pydantic models of these. Keys of mappings are names, not secrets.
 
     Returns:
-        The texts to search for, and the further ones to search for in bytes. Both are empty if
-        *secret* holds no text of at least 8 characters.
+        Texts and bytes of at least 8 characters.
     """
-    texts: set[str] = set()
-    raw: set[bytes] = set()
-    for one in _secrets_in(secret, 1):
-        if isinstance(one, str):
-            texts |= _forms_of_text(one)
-            data = one.encode("utf-8", "surrogatepass")
-        else:
-            data = one
-            texts |= _forms_of_text(_decoded(one))
-        raw.add(data)
-        texts |= _forms_of_bytes(data)
-    # A part of the mask would be found in it again.
-    return {t for t in texts if len(t) >= LEAST and t not in MASK}, raw
+    found: set[str | bytes] = set()
+    _gather(value, 1, found)
+    return found
 
 
-def _secrets_in(value: Any, depth: int) -> Iterator[str | bytes]:
+def _gather(value: Any, depth: int, found: set[str | bytes]) -> None:
     if depth > _MAX_DEPTH or value is None:
         return
     if isinstance(value, str):
-        yield from (part for part in _parts(value) if len(part) >= LEAST)
+        found |= _parts(value)
     elif isinstance(value, (bytes, bytearray, memoryview)):
         if len(data := bytes(value)) >= LEAST:
-            yield data
+            try:
+                text = data.decode()
+            except UnicodeDecodeError:
+                text = ""
+            found.add(text if len(text) >= LEAST else data)
     elif callable(reveal := getattr(value, "get_secret_value", None)):
-        yield from _secrets_in(reveal(), depth + 1)
+        _gather(reveal(), depth + 1, found)
     else:
         for part in members_of(value):
-            yield from _secrets_in(part, depth + 1)
+            _gather(part, depth + 1, found)
 
 
 def members_of(value: Any) -> list[Any]:
@@ -93,113 +93,401 @@ def members_of(value: Any) -> list[Any]:
 
 def _parts(text: str) -> set[str]:
     """The secret itself, and what of a header or a URL is one when it stands alone."""
-    parts = {text, text.strip()}
-    if scheme := re.fullmatch(_SCHEME, text):
-        parts.add(scheme[1])
-    for password in re.findall(_URL_LOGIN, text):
+    text = text.strip()
+    scheme, space, token = text.partition(" ")
+    if space and len(token := token.lstrip()) >= LEAST and re.fullmatch(_SCHEME, scheme):
+        text = token
+    parts = {text}
+    for password in re.findall(_URL_LOGIN, text) if "://" in text else ():
         parts |= {password, unquote(password)}
-    return parts
+    return {part for part in parts if len(part) >= LEAST}
 
 
-def _decoded(data: bytes) -> str:
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return data.decode("latin-1")
+# --- how a secret is spelled ---------------------------------------------------------------------
 
 
-def _forms_of_text(text: str) -> set[str]:
-    data = text.encode("utf-8", "surrogatepass")
-    forms = {text, repr(text)[1:-1], _both_quotes(text), repr(data)[2:-1], _both_quotes(data)}
-    for _within in range(2):  # JSON within JSON or `repr`: arguments in a body, a body in a log
-        forms |= {shown for form in forms for shown in _quoted(form)}
-    forms |= {form.replace("/", "\\/") for form in forms}
-    for escaped in set(_escaped_in_json(text)):
-        forms |= {escaped, escaped.replace("/", "\\/"), json.dumps(escaped)[1:-1]}
-    for entities in set(_as_entities(text)):
-        for page in (entities, json.dumps(entities)[1:-1]):  # by itself, and within JSON
-            forms |= {page, page.replace("&", "\\u0026")}
-    for percent in _percent_encoded(data):
-        forms |= {percent, re.sub("%..", lambda found: found[0].lower(), percent)}
-    return forms
+class Secret:
+    """
+    A secret, and its spellings as soon as something asks for them.
+
+    Attributes:
+        least: No text with fewer characters holds it.
+        heads: The letters and digits with which a spelling begins, at most 3 and in lower case;
+            with the numbers of these spellings. "" for one that begins with something else.
+        tails: The beginnings of `heads`, which are the end of a text that may go on as a spelling.
+    """
+
+    __slots__ = ("_made", "data", "heads", "least", "tails", "text")
+
+    def __init__(self, secret: str | bytes) -> None:
+        if isinstance(secret, str):
+            self.text, self.data = secret, secret.encode("utf-8", "surrogatepass")
+        else:
+            self.text, self.data = secret.decode("latin-1"), secret
+        self.least = len(self.text)
+        self.heads, self.tails = _beginnings(self.data[:3], self.text[:3])
+        self._made: dict[int, Spelling] = {}
+
+    def spelling(self, number: int) -> Spelling:
+        """One of its spellings."""
+        made = self._made.get(number)
+        if made is None:
+            made = self._made[number] = Spelling(self, _KINDS[number])
+        return made
+
+    def spellings(self) -> Iterator[Spelling]:
+        """All of them."""
+        return map(self.spelling, range(len(_KINDS)))
 
 
-# JSON encoders differ in what they write as \uXXXX without need: Go; Gson; PHP; .NET; those that
-# leave letters and digits alone. Each with and without non-ASCII characters, in either kind of
-# digits.
-_ESCAPED = ("<>&\u2028\u2029", "<>&'=", "<>&'\"", "<>&'\"+`\x7f", string.punctuation)
+class _Kind(NamedTuple):
+    """
+    One way to spell secrets.
+
+    Attributes:
+        letters: From the secret's text and bytes: the same beginning, longest first.
+        view: The part of a text in which such spellings are sought; `None` for the whole.
+        alike: Characters in `letters`, with those that may stand in their place.
+    """
+
+    letters: Callable[[str, bytes], Sequence[str]]
+    view: Callable[[str], str] | None = None
+    alike: Mapping[str, str] = {}
 
 
-def _escaped_in_json(text: str) -> Iterator[str]:
-    for also, ascii_alone, digits in product(_ESCAPED, (False, True), ("04x", "04X")):
-        yield "".join(_escaped_character(c, also, digits, ascii_alone) for c in text)
+def lowered(text: str | bytes) -> str:
+    """The letters and digits of *text*, in lower case."""
+    data = text if isinstance(text, bytes) else text.encode("ascii", "ignore")
+    return data.translate(_LOWER, _OTHERS).decode("ascii")
 
 
-def _escaped_character(char: str, also: str, digits: str, ascii_alone: bool) -> str:
-    if char in also or (ascii_alone and not char.isascii()):
-        units = char.encode("utf-16-be", "surrogatepass")
-        pairs = zip(units[::2], units[1::2], strict=True)
-        return "".join(f"\\u{high * 256 + low:{digits}}" for high, low in pairs)
-    return json.dumps(char, ensure_ascii=False)[1:-1]
+_LOWER = bytes(range(256)).lower()
+_OTHERS = bytes({*range(256)} - {*(string.ascii_letters + string.digits).encode()})
 
 
-# Templates escape the five characters of HTML, and some escape others as well.
-_NAMED = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;"}
-_MARKUP = (
-    _NAMED,
-    _NAMED | {"'": "&#x27;"},  # Python
-    _NAMED | {"'": "&#39;"},
-    _NAMED | {"'": "&#039;"},  # PHP
-    _NAMED | {"'": "&apos;"},  # XML
-    _NAMED | {"'": "&#39;", '"': "&#34;"},  # Go
-    _NAMED | {"'": "&#39;", '"': "&#34;", "+": "&#43;"},  # its templates
-    _NAMED | {"'": "&#x27;", "/": "&#x2F;"},  # OWASP
-    _NAMED | {"'": "&#39;", "/": "&#x2F;", "`": "&#x60;", "=": "&#x3D;"},  # Mustache
+def _without_space(text: str) -> str:
+    return "".join(text.split())
+
+
+def _in_hex(before: str) -> _Kind:
+    return _Kind(lambda _, data: (data.hex("x").replace("x", before),), lowered)
+
+
+def _in_base64(before: int) -> _Kind:
+    skipped = (0, 2, 3)[before]  # characters that also hold bits of what precedes the secret
+
+    def letters(_: str, data: bytes) -> Sequence[str]:
+        padded = base64.b64encode(bytes(before) + data).decode()
+        shared = padded[skipped : (before + len(data)) * 8 // 6]
+        return (shared,) if before else (padded, padded.rstrip("="), shared)
+
+    return _Kind(letters, _without_space, {"+": "+-", "/": "/_"})  # often in lines of 76
+
+
+def _in_base32(before: int) -> _Kind:
+    skipped = (0, 2, 4, 5, 7)[before]
+
+    def letters(_: str, data: bytes) -> Sequence[str]:
+        whole = base64.b32encode(bytes(before) + data).decode().lower().rstrip("=")
+        shared = whole[skipped : (before + len(data)) * 8 // 5]
+        return (shared,) if before else (whole, shared)
+
+    return _Kind(letters, lowered)
+
+
+_KINDS = (
+    _Kind(lambda text, _: (text,)),
+    # Only letters and digits count: "63 34", "63:34", "%63%34", "0x63, 0x34", "\x63\x34",
+    # "&#x63;&#x34;", "\u0063\u0034", "%2563%2534".
+    *map(_in_hex, ("", "0x", "x", "u00", "25")),
+    _Kind(lambda _, data: ("".join(map(str, data)),), lowered),  # "[99, 52]", "&#99;&#52;"
+    *map(_in_base64, range(3)),
+    *map(_in_base32, range(5)),
 )
 
+_LETTERS = re.compile("[A-Za-z0-9]+")
+_PIECES = re.compile("[A-Za-z0-9]+|[^A-Za-z0-9]")
+Beginnings = Mapping[str, Sequence[int]]
 
-def _as_entities(text: str) -> Iterator[str]:
-    for markup, strange in product(_MARKUP, ("", "&#{:d};", "&#x{:x};", "&#x{:X};")):
-        yield "".join(
-            markup.get(c) or (strange.format(ord(c)) if strange and not c.isascii() else c)
-            for c in text
-        )
-    for every in ("&#{:d};", "&#x{:x};", "&#x{:X};"):
-        yield "".join(c if c.isascii() and c.isalnum() else every.format(ord(c)) for c in text)
+
+@lru_cache(maxsize=256)
+def _beginnings(data: bytes, text: str) -> tuple[Beginnings, Beginnings]:
+    """
+    The heads and the tails of a secret that begins like this: see `Secret`.
+
+    Three bytes decide them, and three bytes of a secret may outlive it. Tokens of one maker begin
+    alike.
+    """
+    heads: dict[str, list[int]] = {}
+    tails: dict[str, list[int]] = {}
+    for number, kind in enumerate(_KINDS):
+        found = _LETTERS.match(kind.letters(text, data)[-1])
+        head = found[0][:3].lower() if found else ""
+        heads.setdefault(head, []).append(number)
+        for end in range(1, len(head)):
+            tails.setdefault(head[:end], []).append(number)
+    return heads, tails
+
+
+class Spelling:
+    """
+    One way in which a text may spell a secret.
+
+    Attributes:
+        view: See `_Kind`.
+    """
+
+    __slots__ = ("_kind", "_sample", "_secret", "view")
+
+    def __init__(self, secret: Secret, kind: _Kind) -> None:
+        self._secret, self._kind, self.view = secret, kind, kind.view
+        self._sample = kind.letters(secret.text[:_SAMPLE], secret.data[:_SAMPLE])[-1]
+
+    @property
+    def fragment(self) -> str:
+        """
+        A part of the letters and digits of each text that spells it so, in lower case.
+
+        It is "" if no part is long enough to tell anything.
+        """
+        longest = max(_LETTERS.findall(self._sample), key=len, default="")
+        return longest[:_FRAGMENT].lower() if len(longest) > 3 else ""
+
+    def search(self, view: str, found: list[tuple[int, int]]) -> int:
+        """
+        Add to *found* where *view* spells it, as beginnings and ends.
+
+        Returns:
+            The beginning of what may go on as a spelling after the end of *view*; the length of
+            *view* if nothing may.
+        """
+        secret = self._secret
+        if len(secret.data) > _SAMPLE:  # its beginning costs the same, however long it is
+            begun: list[tuple[int, int]] = []
+            opened = self._search(view, (self._sample,), begun)
+            if not begun:
+                return opened
+        return self._search(view, self._kind.letters(secret.text, secret.data), found)
+
+    def _search(self, view: str, spelled: Sequence[str], found: list[tuple[int, int]]) -> int:
+        opened = size = len(view)
+        alike = self._kind.alike
+        for letters in spelled:
+            if letters in MASK:  # it would be found in the mask again
+                continue
+            done = 0
+            # Only a text and a secret that repeat themselves need more: then the text counts as
+            # secret, rather than stop the process.
+            steps = 2 * (size + len(letters)) + 1000
+            most = letters[:-1]
+            for start in _starts(view, letters, alike):
+                if start < done:
+                    continue
+                begun = len(most) if view.startswith(most, start) else 0
+                end, goes_on, taken = _read(view, start, letters, begun, alike)
+                if begun and not end and not goes_on:
+                    end, goes_on, taken = _read(view, start, letters, 0, alike)
+                steps -= taken
+                if steps < 0:
+                    end = size
+                if end:
+                    found.append((start, end))
+                    done = end
+                if goes_on:
+                    opened = min(opened, start)
+        return opened
+
+
+def _starts(view: str, letters: str, alike: Mapping[str, str]) -> Iterator[int]:
+    """Where *view* may begin to spell *letters*, in order."""
+    first = _PIECES.match(letters)[0]  # type: ignore[index]  # there are letters
+    if not _LETTERS.match(first):
+        marks = re.escape("".join(_ways(alike.get(first, first))))
+        yield from (mark.start() for mark in re.finditer(f"[{marks}]", view))
+        return
+    few, most = first[:LEAST], len(view) - len(first)
+    at = view.find(few)
+    while at >= 0:  # the end of a text may begin a longer one
+        if view.startswith(first, at) if at <= most else first.startswith(view[at:]):
+            yield at
+        at = view.find(few, at + 1)
+    for at in range(max(0, len(view) - len(few) + 1), len(view)):
+        if few.startswith(view[at:]):
+            yield at
+
+
+def _read(
+    view: str, start: int, letters: str, begun: int, alike: Mapping[str, str]
+) -> tuple[int, bool, int]:
+    """
+    Read *letters* from *start* on, each in any of its ways; the first *begun* as they are.
+
+    Returns:
+        The end, or 0; whether more text may give another end; the number of steps.
+    """
+    size, steps, goes_on = len(view), 1, False
+    ends = {start + begun}
+    for found in _PIECES.finditer(letters, begun):
+        piece = found[0]
+        written = None if _LETTERS.match(piece) else _ways(alike.get(piece, piece))
+        after: set[int] = set()
+        for end in ends:
+            at, ways = end, cast("Sequence[str]", (piece,))
+            if written and at < size:
+                ways = written.get(view[at], ())
+                if view[at] == "\\":
+                    at = _BACKSLASHES.match(view, at).end()  # type: ignore[union-attr]  # one is there
+                    after.update(range(end + 1, at + 1) if piece == "\\" else ())
+            for way in ways:
+                if view.startswith(way, at):
+                    after.add(at + len(way))
+                elif size - at < len(way) and way.startswith(view[at:]):
+                    goes_on = True
+        steps += len(ends)
+        ends = after
+        if not ends:
+            break
+    return max(ends, default=0), goes_on, steps
+
+
+# --- the ways to write one character -------------------------------------------------------------
+
+_BACKSLASHES = re.compile(r"\\+")
+_SHORT = {"\n": "n", "\r": "r", "\t": "t", "\b": "b", "\f": "f", "\v": "v", "\0": "0"}
+
+
+@lru_cache(maxsize=1024)
+def _ways(chars: str) -> Mapping[str, Sequence[str]]:
+    """
+    All ways to write one of *chars*, by their first character; also as UTF-8 read as Latin-1.
+
+    A way that begins with backslashes is without them: each encoder within another doubles them.
+    """
+    found: dict[str, set[str]] = {}
+    for char in chars:
+        entities, escapes = _entities(char), _escapes(char)
+        data = char.encode("utf-8", "surrogatepass")
+        plain = {char, data.decode("latin-1"), *entities, *_percent_encoded(data)}
+        # JSON and HTML in a URL, once and twice; `&amp;` in HTML, and in JSON as Go writes it.
+        plain |= {mark + one[1:] for mark in ("&amp;", "&amp;amp;") for one in entities}
+        quoted = {quote(one, safe="") for one in entities}
+        quoted |= {quote("\\" * n + one, safe="") for n in (1, 2, 3) for one in escapes}
+        quoted |= {quote(one, safe="") for one in quoted}
+        plain |= quoted | {_small_digits(one) for one in quoted}
+        escapes |= entities | {"u0026" + one[1:] for one in entities}
+        for one in plain:
+            found.setdefault(one[0], set()).add(one)
+        found.setdefault("\\", set()).update(escapes)
+    return {mark: sorted(ways) for mark, ways in found.items()}
+
+
+def _small_digits(encoded: str) -> str:
+    return re.sub("%(?:25)*[0-9A-F]{2}", lambda found: found[0].lower(), encoded)
+
+
+def _percent_encoded(data: bytes) -> set[str]:
+    """In URLs: once, and again as a part of others."""
+    found = {"+", "%2B", "%252B"} if data == b" " else set()
+    for times in range(4):
+        mark = "%" + "25" * times
+        found.add("".join(f"{mark}{byte:02X}" for byte in data))
+    return found | {_small_digits(one) for one in found}
+
+
+def _entities(char: str) -> set[str]:
+    """In HTML and XML."""
     from html.entities import codepoint2name  # compiles a pattern; most turns have no secret
 
-    yield "".join(
-        f"&{codepoint2name[ord(c)]};" if ord(c) in codepoint2name else c for c in text
-    )
+    code = ord(char)
+    names = {"#" + digits for digits in (f"{code}", f"0{code}", f"x{code:x}", f"x{code:X}")}
+    names |= {codepoint2name[code]} if code in codepoint2name else set()
+    names |= {"apos"} if char == "'" else set()
+    return {f"&{name};" for name in names}
 
 
-def _percent_encoded(data: bytes) -> Iterator[str]:
-    # Without "~" by itself: `encodeURIComponent`, `encodeURI`, and the path of Go.
-    for safe in ("", "/", "!*'()", "!*'();,/?:@&=+$#", "$&+=:@"):
-        yield quote(data, safe=safe)
-    for safe in ("", "/", "*", "!*()"):  # forms: Python, and others that encode "~"
-        encoded = quote_plus(data, safe=safe)
-        yield encoded
-        yield encoded.replace("~", "%7E")
+def _escapes(char: str) -> set[str]:
+    """In JSON and in `repr`, after one backslash or more."""
+    units = char.encode("utf-16-be", "surrogatepass")
+    data = char.encode("utf-8", "surrogatepass")
+    found = {_SHORT.get(char, char)} if char in _SHORT or char in string.punctuation else set()
+    for form in ("x", "X"):
+        found.add(f"U{ord(char):08{form}}")
+        found |= {f"x{ord(char):02{form}}"} if ord(char) < 256 else set()
+        for n in (1, 2, 4):
+            found.add(("\\" * n).join(f"u{unit:04{form}}" for unit in _pairs(units)))
+            found.add(("\\" * n).join(f"x{byte:02{form}}" for byte in data))
+    return found
 
 
-def _quoted(text: str) -> Iterator[str]:
-    yield repr(text)[1:-1]
-    yield json.dumps(text)[1:-1]
-    yield json.dumps(text, ensure_ascii=False)[1:-1]
+def _pairs(units: bytes) -> Iterator[int]:
+    return (high * 256 + low for high, low in zip(units[::2], units[1::2], strict=True))
 
 
-def _both_quotes(value: str | bytes) -> str:
-    """Within the `repr` of *value* and more, where both kinds of quotes occur."""
-    both = repr(value + "'\"") if isinstance(value, str) else repr(value + b"'\"")[1:]
-    return both[1:-4]
+# --- the search of a text ------------------------------------------------------------------------
 
 
-def _forms_of_bytes(data: bytes) -> set[str]:
-    forms = {data.hex(), data.hex().upper(), repr(data)[2:-1]}
-    padded = base64.b64encode(data).decode()
-    plain = {padded, padded.rstrip("=")}
-    for before, skipped in enumerate((0, 2, 3)):  # characters that also hold bits of what precedes
-        text = base64.b64encode(b"\0" * before + data).decode()
-        plain.add(text[skipped : (before + len(data)) * 8 // 6])
-    return forms | plain | {form.replace("+", "-").replace("/", "_") for form in plain}
+class Found(NamedTuple):
+    """
+    Where a text spells secrets.
+
+    Attributes:
+        spans: Beginnings and ends, in order; they do not overlap.
+        opened: The beginning of what may go on as a spelling after the end of the text.
+        letters: The number of characters from there on that would be a part of it.
+    """
+
+    spans: Sequence[tuple[int, int]]
+    opened: int
+    letters: int
+
+
+def search(text: str, spellings: Iterable[Spelling]) -> Found:
+    """Search *text* for *spellings*."""
+    views: dict[Any, _View] = {}
+    spans: list[tuple[int, int]] = []
+    opened, letters = len(text), 0
+    for spelling in spellings:
+        view = views.get(spelling.view)
+        if view is None:
+            view = views[spelling.view] = _View(text, spelling.view)
+        found: list[tuple[int, int]] = []
+        at = spelling.search(view.chars, found)
+        spans += [(view.place(start), view.place(end - 1) + 1) for start, end in sorted(found)]
+        if at < len(view.chars):
+            opened = min(opened, view.place(at))
+            letters = max(letters, len(view.chars) - at)
+    merged: list[tuple[int, int]] = []
+    for start, end in sorted(spans):
+        if merged and start < merged[-1][1]:
+            merged[-1] = merged[-1][0], max(end, merged[-1][1])
+        else:
+            merged.append((start, end))
+    for start, end in merged:
+        if start < opened < end:
+            opened = start
+    return Found(merged, opened, letters)
+
+
+class _View:
+    """A part of the characters of *text*, and their places in it."""
+
+    def __init__(self, text: str, kept: Callable[[str], str] | None) -> None:
+        self.chars = kept(text) if kept else text
+        self._text, self._kept = text, kept
+        self._from = self._before = 0  # so many characters are kept before this place
+
+    def place(self, number: int) -> int:
+        """The place in the text of character *number*; it is quick in ascending order."""
+        if self._kept is None:
+            return number
+        if number < self._before:
+            self._from = self._before = 0
+        step = 4096
+        while True:
+            count = len(self._kept(self._text[self._from : self._from + step]))
+            if self._before + count <= number:
+                self._before, self._from = self._before + count, self._from + step
+            elif step == 1:
+                return self._from
+            else:
+                step //= 8

@@ -128,6 +128,59 @@ def forms(secret):
     yield quote(secret, safe="!~*'();,/?:@&=+$#")  # encodeURI
     yield quote_plus(secret, safe="*").replace("~", "%7E")  # URLSearchParams
     yield quote(secret, safe="$&+=:@")  # Go's PathEscape
+    yield from spelled(secret.encode())
+    yield from nested(secret)
+
+
+def spelled(data):
+    """Byte by byte in digits, and in base32 as a part of a longer text."""
+    for digits in (data.hex(), data.hex().upper()):
+        pairs = [digits[at : at + 2] for at in range(0, len(digits), 2)]
+        for between in (" ", ":", "-", "\n", ", ", " : ", "_"):
+            yield between.join(pairs)
+        yield " ".join("".join(pairs[at : at + 2]) for at in range(0, len(pairs), 2))  # xxd
+        for before in ("0x", "\\x", "%", "\\u00", "%25"):
+            yield before + before.join(pairs)
+        yield "[" + ", ".join("0x" + pair for pair in pairs) + "]"
+        yield "".join(f"&#x{pair};" for pair in pairs)
+    yield json.dumps(list(data))  # Buffer.toJSON()
+    yield "".join(f"&#{byte};" for byte in data)
+    for before in range(5):
+        for after in range(5):
+            yield base64.b32encode(b"x" * before + data + b"y" * after).decode()
+    yield base64.b32encode(data).decode().lower().rstrip("=")
+
+
+def in_small_digits(url):
+    """*url*, percent-encoded in `a` to `f`."""
+    return re.sub("%(25)*..", lambda found: found[0].lower(), url)
+
+
+def nested(secret):
+    """Encoders within each other, as they meet in practice."""
+    data = secret.encode()
+    in_json = json.dumps({"k": secret})
+    coded = [base64.b64encode(b"user:" + data).decode(), base64.urlsafe_b64encode(data).decode()]
+    yield quote(quote(secret, safe=""), safe="")
+    yield quote_plus(quote_plus(secret))
+    yield quote(quote(quote(secret, safe=""), safe=""), safe="")
+    if "%" not in secret:
+        yield in_small_digits(quote(quote(quote(secret, safe=""), safe=""), safe=""))
+    yield quote(in_json, safe="")
+    yield quote(quote(in_json, safe=""), safe="")
+    yield quote(json.dumps(in_json), safe="")
+    yield html.escape(in_json)
+    yield html.escape(html.escape(secret))
+    yield quote(html.escape(secret), safe="")
+    yield json.dumps({"url": quote(secret, safe=""), "html": html.escape(secret)})
+    yield json.dumps(json.dumps(json.dumps(secret)))
+    yield repr(json.dumps(secret).encode())
+    for one in coded:
+        yield quote(one, safe="")
+        yield quote(quote(one, safe=""), safe="")
+        yield json.dumps(one).replace("/", "\\/")
+        yield "\n".join(one[at : at + 76] for at in range(0, len(one), 76))
+        yield "\r\n ".join(one[at : at + 12] for at in range(0, len(one), 12))
 
 
 def escaped(secret, also, digits):
@@ -170,6 +223,48 @@ def test_every_form_of_a_secret_is_found(secret):
     redactor = knowing(secret)
     for form in forms(secret):
         assert MASK in redactor.text(f"({form})"), form
+
+
+ANY_SECRET = st.text(st.characters(codec="utf-8"), min_size=8, max_size=60).filter(
+    lambda text: len(text.strip()) >= 8 and text.strip() == text and text not in MASK
+)
+LIKELY_SECRET = st.text(st.characters(codec="ascii", categories=["L", "N", "P", "S"]), min_size=8)
+
+
+@given(LIKELY_SECRET | ANY_SECRET, st.data())
+def test_every_form_of_any_secret_is_found_in_text_and_in_bytes(secret, data):
+    """Each encoder, alone and within others, whatever stands around it."""
+    form = data.draw(st.sampled_from([*forms(secret)]))
+    redactor = knowing(secret)
+    assert MASK in redactor.text(f"it is ({form})"), form
+    shown = f"it is ({form})".encode("utf-8", "surrogatepass")
+    assert MASK.encode() in redactor.value(shown), form
+
+
+@given(LIKELY_SECRET | ANY_SECRET, st.data())
+def test_any_form_that_is_cut_into_deltas_is_found(secret, data):
+    """No beginning of it is shown, and all deltas together are the text without the secret."""
+    form = data.draw(st.sampled_from([*forms(secret)]))
+    whole = f"it is ({form}) 63 34"
+    redactor = knowing(secret)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=8)))
+    deltas, seen = redactor.deltas(), ""
+    for a, b in zip([0, *cuts], [*cuts, len(whole)], strict=True):
+        for event in deltas(StreamEvent("text_delta", 0, whole[a:b])):
+            seen += event.delta
+        assert redactor.text(whole).startswith(seen)
+    for event in deltas(StreamEvent("text_end", 0, whole)):
+        seen += event.delta if event.type == "text_delta" else ""
+    assert seen == redactor.text(whole)
+
+
+@pytest.mark.parametrize("secret", ["x!" * 3_000, "a" * 6_000, "://a:" * 1_200, "\u00fc" * 6_000])
+def test_text_that_almost_repeats_a_secret_ends_the_search(secret):
+    """Where each place may begin a secret, the search stops after so many steps, and hides it."""
+    almost = (secret[:-1] + "?") * 3
+    shown = knowing(secret).text(almost)
+    assert shown == almost or shown.endswith(MASK)
+    assert MASK in knowing(secret).text(almost + secret)
 
 
 def test_bytes_that_are_no_text_are_found():
