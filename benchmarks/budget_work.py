@@ -39,10 +39,10 @@ async def measure(name: str, url: str, steps: Steps | None = None) -> float:
         url: The stores.
         steps: Counted with this, rather than loops.
     """
-    from benchmarks.subjects import Looopy
-    from benchmarks.workload import question
+    from benchmarks.subjects import Looopy, OverHTTP
+    from benchmarks.workload import jwt, question
 
-    subject = Looopy(url)
+    subject = (OverHTTP if name == "http turn" else Looopy)(url)
     await subject.open()
     model = subject.model
     model.calls_tool = name == "tool turn"
@@ -53,6 +53,11 @@ async def measure(name: str, url: str, steps: Steps | None = None) -> float:
     async def turns(number: int) -> None:
         for turn in range(TURNS):
             await subject.turn(f"{name} {number}".replace(" ", "-"), question(turn))
+
+    async def with_jwt(number: int) -> None:
+        for turn in range(TURNS):
+            subject.credentials = {"token": tokens.pop()}
+            await subject.turn(f"jwt-{number}", question(turn))
 
     async def late(number: int) -> None:
         for turn in range(TURNS):
@@ -70,11 +75,14 @@ async def measure(name: str, url: str, steps: Steps | None = None) -> float:
     works: dict[str, tuple[Work, int, int]] = {
         "text turn": (turns, TURNS, 20),
         "tool turn": (turns, TURNS, 12),
+        "jwt turn": (with_jwt, TURNS, 20),
+        "http turn": (with_jwt, TURNS, 12),
         "late turn": (late, TURNS, 12),
         "delta": (deltas, DELTAS, 20),
         "resume": (resume, 1, 10),
     }
     work, units, rounds = works[name]
+    tokens = [jwt(number) for number in range((rounds + 2) * TURNS)] if work is with_jwt else []
     if steps is None:
         found = await loops(work, rounds=rounds)
     else:

@@ -28,13 +28,18 @@ WORK = (
     "import -",
     "text turn memory",
     "text turn sqlite",
+    "jwt turn memory",
+    "http turn memory",
     "tool turn memory",
     "tool turn sqlite",
     "late turn memory",
     "delta memory",
     "resume sqlite",
 )
-TIMED = ("text turn memory", "late turn memory", "delta memory", "resume sqlite")
+TIMED = (
+    *("text turn memory", "jwt turn memory", "http turn memory"),
+    *("late turn memory", "delta memory", "resume sqlite"),
+)
 GROWTH = {"steps": 1.15, "loops": 1.75}
 TRIES = {"steps": 1, "loops": 3}
 """A figure that is exceeded is measured again: what disturbed loops the first time is over."""

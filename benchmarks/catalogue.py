@@ -35,6 +35,7 @@ class Scenario:
 _ALL = ("memory", "sqlite", "postgres")
 SCENARIOS = {
     "S1": Scenario("200 text turns on one context", _ALL),
+    "jwt": Scenario("S1 with a JWT against S1, and by HTTP", ("memory", "sqlite"), floor=False),
     "S2": Scenario("100 tool turns on one context", _ALL),
     "S3": Scenario("open a context, whole history", ("sqlite", "postgres"), (1000, 10_000)),
     "S3W": Scenario(
@@ -118,6 +119,9 @@ def _goals() -> Iterator[Goal]:
         )
         yield Goal(scenario, "growth", "x", _at_most(1.1), "1.1")
         yield Goal(scenario, "messages_missing", "", _at_most(0), "0")
+    for where in ("", "_by_http"):
+        yield Goal("jwt", f"client_cpu_ms_per_turn{where}", "ms")
+        yield Goal("jwt", f"cpu_with_jwt_to_without{where}", "x", _at_most(1.05), "1.05")
     for count in (1000, 10_000):
         last = {"resume": 165.0, "warm": 110.0, "rss": 87.0, "second": 159.0}
         known = count == 10_000

@@ -14,8 +14,8 @@ import statistics
 import time
 from collections.abc import Callable
 
-from benchmarks.subjects import Subject
-from benchmarks.workload import ANSWER, question
+from benchmarks.subjects import Looopy, OverHTTP, Subject
+from benchmarks.workload import ANSWER, jwt, question
 
 Make = Callable[[], Subject]
 Figures = dict[str, float]
@@ -66,6 +66,25 @@ async def text_turns(make: Make, *, tool: bool = False) -> Figures:
 async def tool_turns(make: Make) -> Figures:
     """S2."""
     return await text_turns(make, tool=True)
+
+
+async def turns_with_jwt(url: str, count: int = 300) -> Figures:
+    """S1 with a token of 1,500 characters, in the code of an application and over HTTP."""
+    found: Figures = {}
+    for kind, where in ((Looopy, ""), (OverHTTP, "_by_http")):
+        subject = kind(url)
+        await subject.open()
+        spent: dict[bool, list[float]] = {False: [], True: []}
+        for number in range(2 * count):  # in turns: the machine is as busy for the one as the other
+            token = number % 2 == 1
+            subject.credentials = {"token": jwt(number)} if token else {}
+            _, cpu = await timed(subject, f"jwt{where}-{token}", 1, start=number)
+            spent[token] += cpu
+        await subject.close()
+        plain, with_jwt = (statistics.median(spent[token]) for token in (False, True))
+        found[f"client_cpu_ms_per_turn{where}"] = with_jwt * 1e3
+        found[f"cpu_with_jwt_to_without{where}"] = with_jwt / plain
+    return found
 
 
 async def fill(make: Make, count: int) -> Figures:

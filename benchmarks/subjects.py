@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from benchmarks.workload import ANSWER, ARGUMENTS, FOUND, SYSTEM, Model, conversation, lookup
 
-from looopy import Agent, AgentEvent, LoopConfig, open_stores
+from looopy import Agent, AgentEvent, AuthContext, LoopConfig, open_stores
 
 _SQLITE = (
     "CREATE TABLE IF NOT EXISTS said (context TEXT NOT NULL, position INTEGER NOT NULL,"
@@ -75,11 +75,15 @@ class Looopy:
     Args:
         url: Where the stores are.
         window: Show the model no more than so many messages.
+
+    Attributes:
+        credentials: Those of each turn from now on, which acts for somebody then.
     """
 
     def __init__(self, url: str, *, window: int | None = None) -> None:
         _load(url, "looopy.agent.stream", "looopy.llm.resolve")
         self.url = url
+        self.credentials: dict[str, str] | None = None
         self.model = Model()
         self.config = LoopConfig(history_tokens=None, max_messages=window)
         self.agents: dict[str, Agent] = {}
@@ -100,23 +104,30 @@ class Looopy:
         """The live agent of a context."""
         agent = self.agents.get(context)
         if agent is None:
-            agent = Agent(
-                context,
-                llm_provider=self.model,
-                tools=[lookup],
-                stores=self.stores,
-                system_prompt=SYSTEM,
-                loop_config=self.config,
-                on_busy="wait",
-            )
+            agent = self._build(context, self.stores)
             await agent.start()
             self.agents[context] = agent
         return agent
 
+    def _build(self, context: str, stores: Any) -> Agent:
+        return Agent(
+            context,
+            llm_provider=self.model,
+            tools=[lookup],
+            stores=stores,
+            system_prompt=SYSTEM,
+            loop_config=self.config,
+            on_busy="wait",
+        )
+
     async def turn(self, context: str, text: str) -> str:
         """See `Subject`."""
         agent = await self.agent(context)
-        return (await agent.execute_turn(text)).text
+        return (await agent.execute_turn(text, self._auth_context())).text
+
+    def _auth_context(self) -> AuthContext | None:
+        given = self.credentials
+        return None if given is None else AuthContext("u1", credentials=given)
 
     async def stream(self, context: str, text: str, readers: int = 1) -> int:
         """See `Subject`."""
@@ -146,6 +157,36 @@ class Looopy:
     def forget(self, context: str) -> None:
         """See `Subject`."""
         self.agents.pop(context, None)
+
+
+class OverHTTP(Looopy):
+    """The same behind a server in this process: a turn is a POST whose answer is its events."""
+
+    async def open(self) -> None:
+        """See `Subject`."""
+        import httpx
+
+        from looopy.server import AgentHost, create_app
+
+        await super().open()
+        self.credentials = {}
+        host = AgentHost(self._build, self.stores)
+        await self._opened.enter_async_context(host)
+        app = create_app(host, authenticate=lambda _: self._auth_context())
+        self._client = httpx.AsyncClient(
+            transport=httpx.ASGITransport(app),
+            base_url="http://localhost",
+            headers={"Accept": "text/event-stream"},
+        )
+        await self._opened.enter_async_context(self._client)
+
+    async def turn(self, context: str, text: str) -> str:
+        """See `Subject`."""
+        path = f"/contexts/{context}/turns"
+        body = (await self._client.post(path, json={"message": text})).text
+        data = (line[6:] for line in body.splitlines() if line.startswith("data: "))
+        events = [json.loads(one) for one in data]
+        return "".join(one["delta"] for one in events if one["type"] == "message_update")
 
 
 class Floor:

@@ -27,6 +27,8 @@ def run(name: str, scenario: str, backend: str, url: str, number: int) -> scenar
     match scenario:
         case "S1":
             return asyncio.run(scenarios.text_turns(make))
+        case "jwt":
+            return asyncio.run(scenarios.turns_with_jwt(url))
         case "S2":
             return asyncio.run(scenarios.tool_turns(make))
         case "fill":

@@ -6,8 +6,10 @@ Every subject gets the same sizes, so that bytes and turns are comparable.
 """
 
 import asyncio
+import base64
 import json
 import os
+import random
 import time
 from collections.abc import AsyncIterator
 
@@ -33,6 +35,15 @@ SYSTEM = "You answer questions about letters."
 def question(number: int) -> str:
     """What the user says in turn *number*: 64 characters."""
     return f"This is question {number:06d}, to be answered in about two lines only."
+
+
+def jwt(number: int, length: int = 1500) -> str:
+    """Token *number*: a header, claims and a signature of 256 bytes, as an issuer makes them."""
+    drawn = random.Random(number).randbytes(length)  # noqa: S311 - the same in each run
+    body = base64.urlsafe_b64encode(drawn).decode()
+    header = "eyJhbGciOiJSUzI1NiIsInR5cCI6IkpXVCJ9"
+    claims = body[: length - len(header) - 342 - 2]
+    return f"{header}.{claims}.{body[-342:]}"
 
 
 class Model:

@@ -267,6 +267,18 @@ def test_text_that_almost_repeats_a_secret_ends_the_search(secret):
     assert MASK in knowing(secret).text(almost + secret)
 
 
+def test_text_without_a_fragment_of_a_long_secret_has_it_encoded_nowhere(monkeypatch):
+    """Only its beginning is, so that beginning and searching cost the same for any length."""
+    sizes, encode = [], base64.b64encode
+    monkeypatch.setattr(base64, "b64encode", lambda data: sizes.append(len(data)) or encode(data))
+    redactor = knowing("Bearer eyJ" + "0aB-" * 20_000)
+    harmless = "they said eyJ, 65 79 4a and more. " * 5_000
+    assert redactor.text(harmless) is harmless
+    assert redactor.value(harmless.encode()) == harmless.encode()
+    assert redactor.split("it ends in ey") == ("it ends in ", "ey")
+    assert 0 < max(sizes) < 100
+
+
 def test_bytes_that_are_no_text_are_found():
     """A binary key has no characters; what programs print of it is known all the same."""
     key = bytes(range(200, 232))
