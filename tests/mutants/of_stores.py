@@ -767,6 +767,22 @@ MUTANTS = [
         "test_each_schema_of_a_clone_is_refused_with_the_way_out",
     ),
     mutant(
+        "gaps-keep-their-text",
+        "words of an erased context are in the file, where its pages were split",
+        "looopy.stores.sql.sqlite.driver:_Worker._serve",
+        "self._page = 0",
+        "pass",
+        "tests/campaign/test_residue.py::test_erased_words_are_in_no_byte_of_a_file",
+    ),
+    mutant(
+        "pages-in-memory-keep-their-text",
+        "erased words come back into the file with the next write to their page",
+        "looopy.stores.sql.sqlite.gaps:clear_some",
+        'connection.execute("PRAGMA shrink_memory")',
+        "pass",
+        "tests/contract/sqlite/test_file.py::test_a_page_in_memory_brings_no_erased_words_back",
+    ),
+    mutant(
         "a-file-has-no-schema-fence",
         "a process that has a file open writes on after a newer version has migrated it",
         "looopy.stores.sql.sqlite.schema:begin_write",
@@ -1096,8 +1112,8 @@ MUTANTS = [
         "an-erasure-leaves-the-log",
         "a report says that all is gone, and the text is in the log beside the file",
         "looopy.stores.sql.sqlite.driver:SQLiteDriver.scrub",
-        "self._writer is None or self._writer.log_is_empty",
-        "True",
+        "while self._writer is not None and",
+        "while False and",
         f"{_ERASURE}::test_it_is_not_done_while_the_log_holds_a_part",
     ),
     mutant(

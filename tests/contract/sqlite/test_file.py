@@ -31,8 +31,10 @@ from looopy.stores.sql import migrate
 from looopy.stores.sql.driver import Query
 from looopy.stores.sql.migrate import bring_to_head
 from looopy.stores.sql.sqlite import connection as sqlite
+from looopy.stores.sql.sqlite import schema as fresh
 from looopy.stores.sql.sqlite.backups import backups_of
 from looopy.stores.sql.sqlite.driver import SQLiteDriver
+from looopy.stores.sql.sqlite.gaps import clear_some
 from looopy.testing import ScriptedProvider, text
 from looopy.testing.contracts.turns import CONTEXT, answer, begin, commit, ends, said, user
 
@@ -1033,3 +1035,48 @@ async def test_the_longest_name_has_room_for_what_lies_beside_it(tmp_path):
     (copy,) = backups_of(place)
     with contextlib.closing(sqlite3.connect(copy)) as opened:
         assert opened.execute("SELECT COUNT(*) FROM looopy_messages").fetchall() == [(1,)]
+
+
+def _content(path):
+    return b"".join(part.read_bytes() for part in path.parent.iterdir())
+
+
+def test_a_page_in_memory_brings_no_erased_words_back(tmp_path):
+    """Two connections have read a page with words in its gap: they write to the page without it."""
+    path = tmp_path / "a.db"
+    assert fresh.make(path, 1.0)
+    with contextlib.closing(sqlite.connect(path)) as maker:
+        maker.execute("CREATE TABLE mine (x)")
+        maker.execute("INSERT INTO mine VALUES ('the-row')")
+        assert maker.empty_log(wait=True)
+    content = path.read_bytes()
+    page = content.index(b"the-row") // 4096 * 4096
+    with path.open("r+b") as file:
+        file.seek(page + 1000)
+        file.write(b"erased-words")
+    with (
+        contextlib.closing(sqlite.connect(path)) as ours,
+        contextlib.closing(sqlite.connect(path)) as other,
+    ):
+        for connection in (ours, other):
+            assert connection.execute("SELECT x FROM mine").fetchall() == [("the-row",)]
+        assert b"erased-words" in _content(path)
+        assert clear_some(ours, path, 0) is None
+        assert b"erased-words" not in _content(path)
+        for connection in (ours, other):
+            connection.execute("INSERT INTO mine VALUES ('another row')")
+        assert ours.empty_log(wait=True)
+        assert b"erased-words" not in _content(path)
+        assert ours.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        assert ours.execute("SELECT count(*) FROM mine").fetchall() == [(3,)]
+
+
+def test_gaps_are_left_while_another_process_writes(tmp_path):
+    """A log with a newer version of a page in it is moved into the file first."""
+    path = tmp_path / "a.db"
+    assert fresh.make(path, 1.0)
+    with contextlib.closing(sqlite.connect(path)) as ours:
+        ours.execute("CREATE TABLE mine (x)")
+        assert clear_some(ours, path, 0) == 0
+        assert ours.empty_log(wait=True)
+        assert clear_some(ours, path, 0) is None

@@ -49,6 +49,7 @@ T = TypeVar("T")
 _LARGEST_BATCH = 64
 _LOOK_S = 0.05
 _EMPTY_S = 0.25  # between two tries to empty the log
+_OTHERS_S = 0.01  # for other processes to write between two pieces of the file
 
 
 class _Order(Enum):
@@ -145,16 +146,17 @@ class SQLiteDriver:
         return found
 
     async def scrub(self) -> None:
-        """Wait until the log holds no deleted data; see `Driver.scrub`."""
-        deadline = time.monotonic() + self._patience_s
-        while True:
-            await self.run(_empty_log, write=True)
-            if self._writer is None or self._writer.log_is_empty:
-                return
-            if time.monotonic() > deadline:
+        """Wait until neither the file nor its log holds deleted data; see `Driver.scrub`."""
+        await self.run(_scrub, write=True)
+        seen, deadline = None, 0.0
+        while self._writer is not None and (left := self._writer.left) is not None:
+            if left != seen:
+                seen, deadline = left, time.monotonic() + self._patience_s
+            elif time.monotonic() > deadline:
                 raise StoreUnavailable(
-                    f"all was erased, but another process reads {self._path}, and so the log still"
-                    " holds a part of it: end that process and erase again"
+                    f"all was erased, but another process uses {self._path} all the time, and so"
+                    " the file or its log still holds a part of it: end that process and erase"
+                    " again"
                 )
             await asyncio.sleep(_LOOK_S)
 
@@ -176,7 +178,7 @@ class SQLiteDriver:
             await writer.stopped()  # last: closing the last connection tidies the log away
 
 
-def _empty_log() -> Steps[None]:
+def _scrub() -> Steps[None]:
     yield Query(NOTHING_MORE, {})
 
 
@@ -217,6 +219,8 @@ class _Worker:
         self._bells = bells
         self._seen = 0
         self._to_empty = False  # true if the log may still hold deleted data
+        self._page: int | None = None  # pages from here on may still hold some in their gaps
+        self._hurries = False  # true if somebody waits until none does
         self._next_look = 0.0
         self._soon: asyncio.TimerHandle | None = None
         self.loop = asyncio.get_running_loop()
@@ -250,9 +254,14 @@ class _Worker:
         self._queue.put(_Order.STOP)
 
     @property
-    def log_is_empty(self) -> bool:
-        """True if the last erasure left nothing in the log."""
-        return not self._to_empty
+    def left(self) -> tuple[bool, int | None] | None:
+        """
+        The log, and the page from which gaps may hold deleted data; `None` if neither does.
+
+        It changes as long as the thread gets on with clearing them.
+        """
+        left = self._to_empty, self._page
+        return None if left == (False, None) else left
 
     def notice(self, _key: Key, here: bool) -> None:
         """
@@ -295,18 +304,38 @@ class _Worker:
                 if jobs:
                     self._carry_out(connection, jobs, self._path, self._patience_s)
                 erased = any(job.erases for job in jobs)
+                self._hurries |= any(job.work is _scrub for job in jobs)
+                if erased:
+                    self._page = 0
                 if erased or self._to_empty:
                     self._to_empty = not connection.empty_log(wait=erased or not going_on)
                 if jobs:
                     self._call(_hand_out, jobs, self._bells)
+                cleared = (self._hurries or not jobs) and self._clear_gaps(connection)
+                while cleared and not going_on:
+                    cleared = self._clear_gaps(connection)
                 jobs = []  # while waiting, keep nothing alive
                 rest_s = self._compare(connection)
-                if self._to_empty:
-                    rest_s = _EMPTY_S if rest_s is None else min(rest_s, _EMPTY_S)
+                if self.left is not None:
+                    soon_s = _OTHERS_S if cleared else _EMPTY_S
+                    rest_s = soon_s if rest_s is None else min(rest_s, soon_s)
         finally:
             connection.save_log()
             connection.close()
             self._tell(self._closed)
+
+    def _clear_gaps(self, connection: Connection) -> bool:
+        """Clear the gaps of some pages, once the log is empty; false if that was not possible."""
+        if self._page is None or self._to_empty:
+            return False
+        from looopy.stores.sql.sqlite.gaps import clear_some  # not what opening a file pays for
+
+        before = self._page
+        with contextlib.suppress(sqlite3.Error, OSError):
+            if connection.check_files() is None and connection.empty_log(wait=False):
+                self._page = clear_some(connection, self._path, before)
+        self._hurries = self._hurries and self._page is not None
+        return self._page != before
 
     def _take(self, rest_s: float | None) -> tuple[list[_Job], bool]:
         """
