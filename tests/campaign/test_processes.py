@@ -76,3 +76,11 @@ def test_each_trial_finds_what_it_looks_for(campaign, module, runs):
     """On code that is broken on purpose each of them finds violations."""
     status, output = _found(campaign, module, runs, "--wrong")
     assert status == 0, output
+
+
+def test_of_two_people_on_one_approval_one_decides_and_the_asker_pays(campaign):
+    """Killed or not: one decision, which all are told of, and a call that runs at most once."""
+    status, output = _found(campaign, "people", 4)
+    assert status == 0, output
+    status, output = _found(campaign, "people", 4, "--wrong")
+    assert status == 0, output
