@@ -482,3 +482,38 @@ async def _fits_in_320_pixels(here: World) -> None:
     await page.is_accessible()
     here.let_go.set()
     await page.sees(".chip.ready")
+
+
+async def test_a_second_person_decides_on_the_page(browser: Any, modules: Path) -> None:
+    """The request of somebody else is listed, decided and gone; the conversation stays closed."""
+    ada = AuthContext("ada")
+    async with world(browser, modules) as made:
+        page, tab, host = made.page, made.tab, made._host
+        async with host.agent("asks", ada) as agent:
+            await agent.execute_turn("Send it.", ada)
+        await made.goes("#/requests")
+        await page.sees("text=Nothing waits for your decision.")
+        host.may_answer = lambda request, auth: (request.owner, auth.actor_id) == ("ada", "local")
+        await tab.reload()
+        await page.sees("a.others >> text=2 calls of others to decide")
+        await page.sees(".others-view .request >> nth=1")
+        assert await tab.locator(".others-view .request").count() == 2
+        await page.sees("text=For ada, in asks")
+        await page.is_accessible()
+        first = tab.locator(".others-view .request >> nth=0")
+        await first.locator("textarea").fill("fine")
+        await first.locator("button.main").click()
+        await page.sees("a.others >> text=1 call of others to decide")
+        await tab.locator(".others-view .request button.danger").click()
+        await page.sees("text=Nothing waits for your decision.")
+        assert not await tab.locator("a.others").is_visible()
+        record = await host.current("asks", ada)
+        assert record.state.needs_auth
+        said = [value for _, value in record.state.answered]
+        assert said == [{"approved": True, "note": "fine"}, False]
+        await made.goes("#/c/asks")
+        await page.sees("text=There is no conversation of this name.")
+        await made.goes("#/")
+        await tab.set_viewport_size({"width": 320, "height": 600})
+        assert await tab.evaluate(TOO_WIDE) == []
+        assert page.wrong == []

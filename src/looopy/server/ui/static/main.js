@@ -1,7 +1,7 @@
 /**
  * The page: signs in, and shows what its address names.
  *
- * `#/` is the list, `#/new` a new conversation, `#/c/ID` one of them, and behind that the panel:
+ * `#/` is the list, `#/requests` what others wait for, `#/new` a new conversation, `#/c/ID` one of them, and behind that the panel:
  * `/timeline/TURN`, `/artifacts`, `/usage`, or `/replay/TURN` and the fork in which it ran again.
  * `/at/POSITION` shows one message.
  */
@@ -13,6 +13,7 @@ import {Chat} from "./chat.js";
 import {Composer} from "./composer.js";
 import {Conversation, isAway, later} from "./conversation.js";
 import {announce, confirmed, fill, h, renew} from "./dom.js";
+import {Others} from "./others.js";
 import {Replay} from "./replay.js";
 import {Sidebar, statusOf} from "./sidebar.js";
 import {counted, shortened, shown} from "./text.js";
@@ -55,7 +56,9 @@ class App {
         this.composer.giveBack(text, id),
     };
     this.actions = actions;
-    this.sidebar = new Sidebar(actions);
+    this.others = new Others(actions);
+    this.isOthers = false; // what others wait for is shown
+    this.sidebar = new Sidebar(actions, this.others.link);
     this.composer = new Composer(actions);
     this.title = h("h2", {class: "chat-title", tabindex: -1});
     this.facts = h("div", {class: "chat-facts"});
@@ -104,6 +107,7 @@ class App {
     if (!(await this.signedIn())) return this.login(hasToken());
     fill(this.root, this.sidebar.element, this.main, this.aside);
     setInterval(() => this.tick(), LIVE_MS);
+    void this.others.load().catch(() => {});
     this.route();
   }
 
@@ -182,6 +186,7 @@ class App {
     this.panel = PANELS.includes(/** @type {any} */ (rest)) ? rest : "";
     this.turn = ["timeline", "replay"].includes(rest) ? Number(number) || 0 : 0;
     this.fork = decoded(fork);
+    this.isOthers = kind === "requests";
     if (!name) this.leave();
     else if (name !== this.conversation?.id)
       this.show(name, false, rest === "at" ? Number(number) : 0);
@@ -197,7 +202,7 @@ class App {
   }
 
   layout() {
-    document.body.dataset.context = this.conversation ? "yes" : "no";
+    document.body.dataset.context = this.conversation ? "yes" : this.isOthers ? "others" : "no";
     document.body.dataset.panel = this.conversation?.record ? this.panel : "";
     this.heading();
     this.drawPanel().catch(this.actions.problem);
@@ -208,8 +213,9 @@ class App {
     this.conversation = this.chat = null;
     this.sidebar.select("");
     void this.sidebar.budget.load("");
-    document.title = "looopy";
-    fill(this.place, this.welcome());
+    document.title = this.isOthers ? "Waits for your decision · looopy" : "looopy";
+    fill(this.place, this.isOthers ? this.others.element : this.welcome());
+    void this.others.load().catch(this.actions.problem);
   }
 
   welcome() {

@@ -19,8 +19,8 @@ export function statusOf(record) {
 }
 
 export class Sidebar {
-  /** @param {{problem: (error: unknown) => void}} actions */
-  constructor(actions) {
+  /** @param {{problem: (error: unknown) => void}} actions @param {Node} others the link to them */
+  constructor(actions, others) {
     this.actions = actions;
     this.current = "";
     this.count = 40;
@@ -61,6 +61,7 @@ export class Sidebar {
         h("a", {class: "button main", href: "#/new"}, "New"),
       ),
       h("div", {class: "search", role: "search"}, this.input),
+      others,
       h("div", {class: "side-scroll"}, this.list, this.more),
       this.budget.element,
     );
