@@ -26,6 +26,8 @@ from looopy.errors import ConfigurationError
 from looopy.server import PageTools
 from looopy.server.app import create_app
 from looopy.server.host import AgentHost
+from looopy.server.responses.attempts import Attempt
+from looopy.server.responses.request import Asked
 from looopy.server.responses.routes import responses_api
 from looopy.server.site import Site
 from looopy.testing import ScriptedProvider, text, tool_call
@@ -409,6 +411,23 @@ async def test_yes_twice_is_two_turns() -> None:
                 model="looopy", input="yes", conversation="c", extra_headers=headers
             )
             assert done.output_text == f"I heard {['yes'] * count}"
+
+
+async def test_the_digest_of_a_request_tells_no_answer() -> None:
+    """An answer to a call may be a credential, which could be guessed from what is stored."""
+    answer = {"type": "function_call_output", "call_id": "c", "output": "a secret"}
+    asked = Asked(
+        model="m", message=None, inputs={}, context_id=None, after_turn=None,
+        options=None, output_type=None,
+    )  # fmt: skip
+    request = Request({"type": "http", "headers": []})
+    kept = [
+        Attempt(request, {"input": [answer | {"output": said}]}, asked, AuthContext("ada")).metadata
+        for said in ("a secret", "another")
+    ]
+    assert kept[0] == kept[1]
+    other = {"input": [answer | {"call_id": "d"}]}
+    assert Attempt(request, other, asked, AuthContext("ada")).metadata != kept[0]
 
 
 BAD: list[tuple[dict[str, Any], int, str | None]] = [

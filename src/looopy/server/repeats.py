@@ -97,6 +97,23 @@ def digest(*parts: Any) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
+def decided(answers: Mapping[str, Any]) -> dict[str, Any]:
+    """
+    What a key may hold of *answers*: whose they are, and decisions about approvals.
+
+    Other answers may be credentials, which could be guessed from a stored digest. The first answer
+    to a request counts, so its id is enough.
+    """
+    return {
+        name: value if isinstance(value, bool) or _is_decision(value) else None
+        for name, value in answers.items()
+    }
+
+
+def _is_decision(value: Any) -> bool:
+    return isinstance(value, Mapping) and isinstance(value.get("approved"), bool)
+
+
 async def is_rewound(stores: Stores, context_id: str, turn: TurnRecord) -> bool:
     """True if the history was rewound to *turn*, and nothing was said since: a process died."""
     record = await stores.state.load(context_id)

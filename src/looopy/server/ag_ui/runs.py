@@ -32,6 +32,7 @@ from looopy.server.repeats import (
     Begun,
     begun_with,
     check_again,
+    decided,
     digest,
     effect_of,
     is_rewound,
@@ -333,9 +334,9 @@ def _answer(request: PendingRequest, payload: Any, path: str, cancelled: bool) -
 
 def _key(asked: RunRequest) -> str:
     """The key of a run that says no message: what it answers, or its own id."""
-    answers = [[one.request_id, one.payload, one.cancelled] for one in asked.resume]
-    if answers and all(one.request_id != CREDENTIALS for one in asked.resume):
-        return f"ag-ui-resume:{digest(answers)}"
+    answers = {one.request_id: False if one.cancelled else one.payload for one in asked.resume}
+    if answers and CREDENTIALS not in answers:
+        return f"ag-ui-resume:{digest(decided(answers))}"
     return f"ag-ui:{asked.run_id}"
 
 

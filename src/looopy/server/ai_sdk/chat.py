@@ -26,6 +26,7 @@ from looopy.server.repeats import (
     Begun,
     begun_with,
     check_again,
+    decided,
     digest,
     effect_of,
     is_rewound,
@@ -283,7 +284,7 @@ def _key(request: ChatRequest) -> str:
 def _answers_key(request: ChatRequest) -> str:
     """The key of the turn that the answers in an assistant's message continued."""
     told = {one.request_id or one.call_id: one.value for one in request.answers}
-    return f"ai-sdk-answers:{digest(request.message_id, told, request.inputs)}"
+    return f"ai-sdk-answers:{digest(request.message_id, decided(told), decided(request.inputs))}"
 
 
 async def _check_decided(

@@ -317,13 +317,20 @@ def _key_of(params: types.CallToolRequestParams) -> str | None:
     """The key of a call; `None` if it has none, and answers nothing."""
     if params.request_state is not None:
         given = params.input_responses or {}
-        told = {name: one.model_dump(mode="json") for name, one in given.items()}
+        told = {name: _decision(one) for name, one in given.items()}
         return f"mcp-answers:{digest(told)}" if told else None
     meta: Mapping[str, Any] = dict(params.meta or {})
     key = meta.get(KEY)
     if key is not None:
         check_idempotency_key(key)
     return key
+
+
+def _decision(response: types.InputResponse) -> Any:
+    """The decision in an answer; the digest of another answer could tell a credential."""
+    if not isinstance(response, types.ElicitResult):
+        return None
+    return [response.action, (response.content or {}).get("approve")]
 
 
 async def _stored(stores: Stores, context_id: str, number: int) -> types.CallToolResult:

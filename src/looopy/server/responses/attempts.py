@@ -66,7 +66,7 @@ class Attempt:
 
     def __init__(self, request: Request, body: Any, asked: Asked, auth: AuthContext) -> None:
         self.key = request.headers.get("idempotency-key")
-        self._digest = digest(body)
+        self._digest = digest(_without_outputs(body))
         self._asked = asked
         place = [auth.tenant_id, auth.actor_id, asked.context_id, asked.after_turn]
         self._prefix = digest(place, self._digest if self.key is None else self.key)[:24]
@@ -139,6 +139,18 @@ class Attempt:
         """True if the same body began *turn*."""
         known = turn.metadata.get(FACE)
         return isinstance(known, dict) and known.get("request") == self._digest
+
+
+def _without_outputs(body: Any) -> Any:
+    """*body* without answers to calls: one may be a credential, which its digest could tell."""
+    items = body.get("input")
+    if not isinstance(items, list):
+        return body
+    kept = [
+        {**one, "output": None} if isinstance(one, dict) and "output" in one else one
+        for one in items
+    ]
+    return {**body, "input": kept}
 
 
 async def continued(stores: Stores, context_id: str, turn: TurnRecord) -> TurnRecord:
