@@ -633,11 +633,13 @@ class Tasks(Face):
             await asyncio.sleep(0.05)
             return
         path = f"/tasks/{found['id']}:subscribe"
+        said = ""
         async for _, _, event in _frames(client, path, self._VERSION):
-            update = (event or {}).get("statusUpdate") or (event or {}).get("task")
-            if update is not None and update["status"]["state"] == "TASK_STATE_WORKING":
-                for part in update["status"].get("message", {}).get("parts", ()):
-                    self.pieces.add(part["text"])
+            update = (event or {}).get("artifactUpdate")
+            if update is not None and update["artifact"]["artifactId"].endswith(".text"):
+                said = said if update.get("append") else ""
+                said += "".join(part["text"] for part in update["artifact"]["parts"])
+                self.pieces.add(said)
 
     async def see_closed(self, client: httpx.AsyncClient, request: Request, seen: Seen) -> None:
         """A subscription to the task that waits says that it works."""

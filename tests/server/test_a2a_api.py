@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import signal
 import socket
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 import uvicorn
 from a2a.client import A2ACardResolver, ClientConfig, ClientFactory
 from a2a.helpers import new_text_message
+from a2a.server.tasks.task_manager import append_artifact_to_task
 from a2a.types import (
     CancelTaskRequest,
     GetTaskRequest,
@@ -24,6 +26,7 @@ from a2a.types import (
     SendMessageRequest,
     StreamResponse,
     SubscribeToTaskRequest,
+    Task,
     TaskPushNotificationConfig,
     TaskState,
 )
@@ -191,24 +194,67 @@ def answer(task):
     return task.status.message.parts[0].text
 
 
+def assembled(seen):
+    """The task that the functions of the SDK make of a stream."""
+    task = Task()
+    task.CopyFrom(seen[0].task)
+    for one in seen[1:]:
+        if one.HasField("artifact_update"):
+            append_artifact_to_task(task, one.artifact_update)
+        else:
+            task.status.CopyFrom(one.status_update.status)
+    return task
+
+
+async def test_the_text_of_each_answer_takes_the_place_of_the_one_before():
+    """So at the end of a task, the artifact with its text is the last answer, like its status."""
+    async with both() as callers:
+        for caller in callers:
+            seen, task = await caller.say("keep")
+            built = assembled(seen)
+            [said] = [one for one in built.artifacts if one.name == "text"]
+            assert "".join(part.text for part in said.parts) == answer(task)
+            assert said.artifact_id == f"{task.id}.text"
+
+
+async def test_errors_of_a_client_are_no_warnings_in_the_log(caplog):
+    """They are the answer; somebody who debugs sees them."""
+    async with open_stores("memory:") as stores, served(stores) as url:
+        headers = {"Authorization": f"Bearer {ADA}", "A2A-Version": "1.0"}
+        async with httpx.AsyncClient(base_url=url, headers=headers, timeout=60) as http:
+            for level, logged in ((logging.INFO, False), (logging.DEBUG, True)):
+                caplog.clear()
+                caplog.set_level(level)
+                for name in ("a2a.utils.error_handlers", "a2a.server.routes.jsonrpc_dispatcher"):
+                    caplog.set_level(level, logger=name)
+                assert (await http.get("/tasks/none")).status_code == 404
+                wrong = {"jsonrpc": "2.0", "id": 1, "method": "GetTask", "params": {"id": 5}}
+                assert "error" in (await http.post("/a2a/v1", json=wrong)).json()
+                assert not [one for one in caplog.records if one.levelno >= logging.WARNING]
+                said = [one for one in caplog.records if "Request error" in one.message]
+                assert bool(said) is logged
+
+
 async def test_a_conversation_of_tasks():
-    """A stream is a snapshot, the text so far, and the answer; a second task has its context."""
+    """A stream is a snapshot, the text in chunks, and the answer; a second task has its context."""
     async with both() as callers:
         for number, caller in enumerate(callers):
             key = f"my-id-{number}"
             seen, task = await caller.say("count", key=key)
-            assert [one.WhichOneof("payload") for one in seen[:2]] == ["task", "status_update"]
-            assert {state(one) for one in seen[:-1]} == {"WORKING"}
             whole = " ".join(map(str, range(100)))
             assert (state(seen[-1]), answer(seen[-1].status_update)) == ("COMPLETED", whole)
-            grown = [answer(one.status_update) for one in seen[1:]]
-            assert all(whole.startswith(one) for one in grown)
-            assert len(grown) > 1
+            chunks = [one.artifact_update for one in seen[1:-1]]
+            assert [one.append for one in chunks] == [False, *[True] * (len(chunks) - 1)]
+            shown = "".join(part.text for one in chunks for part in one.artifact.parts)
+            assert shown == whole  # each character once
+            [text] = assembled(seen).artifacts
+            assert "".join(part.text for part in text.parts) == whole
             assert task.status == seen[-1].status_update.status
             assert [one.message_id for one in task.history] == [key]
             for _ in range(2):  # the same message, which names no context
                 again, same = await caller.say("count", key=key)
-                assert (len(again), same) == (1, task)
+                assert (len(again), same) == (2, task)  # with the update that ends a stream
+                assert again[-1].status_update.status == task.status
             _, other = await caller.say("again", key=key)
             assert other.context_id != task.context_id
             assert not (await caller.get(task.id, history_length=0)).history
@@ -221,17 +267,18 @@ async def test_a_conversation_of_tasks():
 
 
 async def test_artifacts_of_a_task():
-    """Data as data, a small file whole, a large one by its address."""
+    """Data as data, a text as text, a large file by its address."""
     async with both() as [caller, _]:
         seen, task = await caller.say("keep")
         streamed = [one.artifact_update for one in seen if one.HasField("artifact_update")]
+        streamed = [one for one in streamed if not one.artifact.artifact_id.endswith(".text")]
         assert sorted(one.artifact.artifact_id for one in streamed) == [
             "big.bin", "notes.txt", "report"
         ]  # fmt: skip
         assert all(one.last_chunk and not one.append for one in streamed)
         big, notes, report = task.artifacts
         assert report.parts[0].data.struct_value["n"] == 3
-        assert notes.parts[0].raw == b"hello"
+        assert (notes.parts[0].text, notes.parts[0].filename) == ("hello", "notes.txt")
         signed_in = {"Authorization": f"Bearer {ADA}"}
         async with httpx.AsyncClient(headers=signed_in, timeout=60) as http:
             assert len((await http.get(big.parts[0].url)).content) == 100_000
@@ -434,7 +481,9 @@ async def test_credentials_that_expire_and_fresh_ones():
     async with open_stores("memory:") as stores:  # noqa: SIM117 - too long in one
         async with served(stores, authenticate=who) as url, calling(url) as [caller, _]:
             async with Agent(
-                "c", llm_provider=ScriptedProvider([tool_call("send", to="Ada")]), tools=[send],
+                "c",
+                llm_provider=ScriptedProvider([tool_call("send", to="Ada")]),
+                tools=[send],
                 stores=stores,
             ) as agent:
                 await agent.execute_turn("send", AuthContext("ada", credentials={"token": "t"}))
@@ -454,9 +503,7 @@ async def test_older_clients_speak_0_3():
             part = {"kind": "text", "text": "hi"}
             message = {"kind": "message", "messageId": "m", "role": "user", "parts": [part]}
             call = {"jsonrpc": "2.0", "id": 1, "method": "message/send"}
-            answered = await http.post(
-                "/a2a/v1/", json=call | {"params": {"message": message}}
-            )
+            answered = await http.post("/a2a/v1/", json=call | {"params": {"message": message}})
             task = answered.json()["result"]
             assert (task["kind"], task["status"]["state"]) == ("task", "completed")
             got = await http.get(f"/v1/tasks/{task['id']}")
@@ -549,6 +596,9 @@ async def test_bad_requests_are_answered_in_the_form_of_the_wire():
             assert refused.headers["www-authenticate"] == "Bearer"
             assert refused.json()["error"]["status"] == "UNAUTHENTICATED"
             http.headers["Authorization"] = f"Bearer {ADA}"
+            other = {"Content-Type": "text/plain"}
+            answered = await http.post("/a2a/v1/", content=rpc(), headers=other)
+            assert (answered.status_code, answered.json()["error"]["code"]) == (415, -32005)
             for body, status, code, path in BAD:
                 answered = await http.post("/a2a/v1/", content=body)
                 error = answered.json()["error"]

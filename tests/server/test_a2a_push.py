@@ -37,6 +37,7 @@ from looopy.errors import ConfigurationError, StoreConflict
 from looopy.server import AgentHost, PushNotifications, StaticTokens, a2a_api, create_app
 from looopy.server.a2a.push.configs import TENANT, Config, Configs, Receiver
 from looopy.server.a2a.push.receivers import Failure, Receivers, UnsafeURL
+from looopy.server.a2a.wires import _LOGS_BODIES
 
 KEY = "k" * 32
 ON_LOOPBACK = PushNotifications(key=KEY, networks=["127.0.0.0/8"], http=True, pause_s=0.01)
@@ -194,6 +195,8 @@ async def test_each_event_of_a_task_is_sent_in_order_to_whom_its_owner_names(cap
                     await asked["get"]()
                 await asked["delete"]()  # as often as one likes
 
+        for name in _LOGS_BODIES:
+            caplog.set_level(logging.DEBUG, logger=name)
         async with httpx.AsyncClient(base_url=url) as http:  # bodies that the SDK cannot read
             http.headers.update({"Authorization": f"Bearer {ADA}", "A2A-Version": "1.0"})
             wrong = {"taskId": task.id, "url": 5, "token": [secrets["token"]]}

@@ -15,6 +15,7 @@ from typing import Any, Final
 from a2a.server.context import ServerCallContext
 from a2a.utils.errors import (
     A2AError,
+    ContentTypeNotSupportedError,
     InternalError,
     InvalidParamsError,
     InvalidRequestError,
@@ -109,7 +110,9 @@ def a2a_error(problem: Problem) -> A2AError:
     if problem.code == "agent_busy":
         return UnsupportedOperationError(_BUSY, data=facts)
     kind: type[A2AError] = InternalError
-    if problem.status == 409:
+    if problem.status == 415:
+        kind = ContentTypeNotSupportedError
+    elif problem.status == 409:
         kind = UnsupportedOperationError
     elif problem.status in (400, 404, 422):
         kind = InvalidParamsError

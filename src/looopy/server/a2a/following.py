@@ -1,8 +1,9 @@
 """
 A task as it runs: the updates of a stream, out of the events of its context.
 
-The text of an answer comes as the status message of a working task, whole each time, and not more
-often than a reader can use. The last status message is the answer.
+The text of an answer comes as chunks of one artifact, which the next answer of the task replaces,
+and not more often than a reader can use. The last status message is the answer; so at the end, the
+artifact has the same text.
 """
 
 from __future__ import annotations
@@ -12,7 +13,13 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Final, TypeAlias
 
-from a2a.types import TaskArtifactUpdateEvent, TaskStatus, TaskStatusUpdateEvent
+from a2a.types import (
+    Artifact,
+    Part,
+    TaskArtifactUpdateEvent,
+    TaskStatus,
+    TaskStatusUpdateEvent,
+)
 
 from looopy.server.a2a.tasks import Chain, TaskReader
 from looopy.server.feed import SlowReader
@@ -34,8 +41,7 @@ from looopy.types.event import (
 from looopy.types.message import AssistantMessage
 
 Update: TypeAlias = TaskStatusUpdateEvent | TaskArtifactUpdateEvent
-_PAUSE_S: Final = 0.1  # between two status messages with the text so far
-_CHARS_A_SECOND: Final = 100_000  # a long text is repeated less often
+_PAUSE_S: Final = 0.25  # between two chunks: each costs 200 bytes besides its text
 _TURNING: Final = (TurnStart, TurnEnd, HistoryCleared, HistoryRewound)
 
 
@@ -44,14 +50,14 @@ class _Text:
     The text of the answer that is being written.
 
     Attributes:
-        due: When to show it, by the event loop's clock; `None`: there is nothing new.
+        due: When to show more of it, by the event loop's clock; `None`: there is nothing new.
     """
 
     def __init__(self) -> None:
         self.due: float | None = None
-        self.iteration = 0
         self._answer = GrowingAnswer()
         self._blocks: list[str] = []
+        self._shown: str | None = None  # as far as the reader has it; `None`: nothing of any answer
         self._shown_at = 0.0
 
     def restart(self) -> None:
@@ -65,7 +71,6 @@ class _Text:
             if isinstance(event.message, AssistantMessage):
                 self.restart()
         elif isinstance(event, MessageUpdate):
-            self.iteration = event.iteration
             for piece in self._answer.more(event):
                 if piece.kind == "text":
                     if piece.begins:
@@ -76,7 +81,6 @@ class _Text:
             self._answer.drop()
             if event.message.text and event.message.text != self.text:
                 self._blocks = [event.message.text]
-                self.iteration = event.iteration
                 self._news()
 
     @property
@@ -84,15 +88,17 @@ class _Text:
         """All of it."""
         return "\n".join(self._blocks)
 
-    def shown(self) -> str:
-        """The text, which is shown now."""
+    def chunk(self) -> tuple[str, bool]:
+        """What the reader lacks of the text, and whether it continues what the reader has."""
         self.due, self._shown_at = None, asyncio.get_running_loop().time()
-        return self.text
+        seen, self._shown = self._shown, self.text
+        if seen is not None and self._shown.startswith(seen):
+            return self._shown[len(seen) :], True
+        return self._shown, False
 
     def _news(self) -> None:
         if self.due is None:
-            pause = max(_PAUSE_S, sum(map(len, self._blocks)) / _CHARS_A_SECOND)
-            self.due = self._shown_at + pause
+            self.due = self._shown_at + _PAUSE_S
 
 
 async def updates(
@@ -120,7 +126,7 @@ async def updates(
             async with aclosing(_in_time(events, lambda: text.due)) as timed:
                 async for event in timed:
                     if event is None:
-                        yield status(reader.working(chain, text.iteration, text.shown()))
+                        yield _chunk_update(chain, *text.chunk())
                         continue
                     if event.path or event.context_id != context_id:
                         continue
@@ -132,6 +138,8 @@ async def updates(
                         begun = found.last.turn != chain.last.turn
                         chain = found
                         if chain.settled and (not waited or begun or chain.over):
+                            if text.due is not None:
+                                yield _chunk_update(chain, *text.chunk())
                             yield status(await reader.status(chain))
                             return
                         if begun:
@@ -147,6 +155,26 @@ async def updates(
             return  # the host is about to end
         except SlowReader:
             text.restart()  # read on behind the last event; the text so far comes again
+
+
+async def ending(reader: TaskReader, chain: Chain) -> TaskStatusUpdateEvent:
+    """The last update of a stream of a task that waits or is over."""
+    status, name = await reader.status(chain), chain.context.context_id
+    return TaskStatusUpdateEvent(task_id=chain.task_id, context_id=name, status=status)
+
+
+def _chunk_update(chain: Chain, chunk: str, continues: bool) -> TaskArtifactUpdateEvent:
+    """More of the text that is being written; A2A 1.0, section 4.2.2."""
+    artifact = Artifact(artifact_id=f"{chain.task_id}.text", parts=[Part(text=chunk)])
+    if not continues:
+        artifact.name = "text"
+        artifact.metadata.update({"kind": "text"})
+    return TaskArtifactUpdateEvent(
+        task_id=chain.task_id,
+        context_id=chain.context.context_id,
+        artifact=artifact,
+        append=continues,
+    )
 
 
 async def artifact_update(

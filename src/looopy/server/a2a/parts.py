@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import mimetypes
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -146,6 +147,16 @@ def text_part(text: str) -> Part:
     return Part(text=text, media_type="text/plain")
 
 
+def file_part(content: bytes, name: str, media_type: str) -> Part:
+    """A part with a file; a text that is UTF-8 as text."""
+    kind, _, options = media_type.partition(";")
+    charset = options.strip().lower().removeprefix("charset=").strip('"')
+    if kind.strip().lower().startswith("text/") and charset in ("", "utf-8", "us-ascii"):
+        with suppress(UnicodeDecodeError):
+            return Part(text=content.decode(), filename=name, media_type=media_type)
+    return Part(raw=content, filename=name, media_type=media_type)
+
+
 def data_part(value: Any) -> Part:
     """A part of JSON."""
     return Part(data=ParseDict(value, Value()), media_type="application/json")
@@ -211,9 +222,7 @@ def answers(
 
 
 def _example(pending: Iterable[PendingRequest]) -> dict[str, Any]:
-    return {
-        one.request_id: True if one.kind is PendingKind.APPROVAL else "..." for one in pending
-    }
+    return {one.request_id: True if one.kind is PendingKind.APPROVAL else "..." for one in pending}
 
 
 def _value(request: PendingRequest, text: str) -> Any:

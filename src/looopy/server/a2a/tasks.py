@@ -18,7 +18,7 @@ from a2a.types import Artifact as A2AArtifact
 from a2a.types import Message, Part, Role, Task, TaskState, TaskStatus
 
 from looopy.errors import ArtifactNotFound
-from looopy.server.a2a.parts import data_part, parts_of, text_part
+from looopy.server.a2a.parts import data_part, file_part, parts_of, text_part
 from looopy.stores.bundle import Stores
 from looopy.stores.records import ContextRecord, MessageRecord, TurnRecord
 from looopy.tools.call.results import to_json_text
@@ -232,14 +232,6 @@ class TaskReader:
             status.message.CopyFrom(said)
         return status
 
-    def working(self, chain: Chain, iteration: int, text: str) -> TaskStatus:
-        """The status of a task whose answer is being written."""
-        status = TaskStatus(state=TaskState.TASK_STATE_WORKING)
-        status.timestamp.GetCurrentTime()
-        message = self._agent(chain, f"{chain.last.turn}.{iteration}", [text_part(text)])
-        status.message.CopyFrom(message)
-        return status
-
     async def artifact(self, artifact_id: str, version: int | None = None) -> A2AArtifact | None:
         """An artifact; `None` if it is gone."""
         try:
@@ -385,7 +377,7 @@ class TaskReader:
             return Part(url=url, filename=name, media_type=artifact.media_type)
         loaded = await self._stores.artifacts.load(self.context_id, name, artifact.version)
         if isinstance(loaded, bytes):
-            return Part(raw=loaded, filename=name, media_type=artifact.media_type)
+            return file_part(loaded, name, artifact.media_type)
         if artifact.kind is ArtifactKind.DATASET:
             loaded = {"rows": loaded, "columns": dict(artifact.columns or {})}
         return data_part(loaded)

@@ -46,7 +46,7 @@ from looopy.errors import CannotContinue, ContextNotFound, TurnMismatch, ValueRe
 from looopy.loop.incoming import as_user_message
 from looopy.server.a2a import listing, parts
 from looopy.server.a2a.calls import Call
-from looopy.server.a2a.following import Update, ended, updates
+from looopy.server.a2a.following import Update, ended, ending, updates
 from looopy.server.a2a.push.verbs import PushVerbs
 from looopy.server.a2a.tasks import Chain, TaskReader, place_of
 from looopy.server.codes import code_of
@@ -90,7 +90,9 @@ class Verbs:
         reader, first, _ = await self._take(params, call)
         chain = await self._chain(reader, first)
         yield apply_history_length(await reader.task(chain), params.configuration)
-        if not chain.settled:
+        if chain.settled:  # a client waits for the update that ends the stream
+            yield await ending(reader, chain)
+        else:
             async with aclosing(self._updates(reader, chain, call)) as news:
                 async for update in news:
                     yield update

@@ -59,6 +59,7 @@ _GRPC: Final = {
 }
 _CALL: Final = "looopy.a2a"
 _PARSE_ERROR: Final = "Parse error: %s"
+_WHOLE_BODY: Final = "Request body: %s"
 _LOGS_BODIES: Final = (
     "a2a.server.routes.jsonrpc_dispatcher",
     "a2a.compat.v0_3.jsonrpc_adapter",
@@ -80,9 +81,7 @@ def wired(
     cards = _Cards(site, base, facts, push=push is not None)
     handler, contexts = Handler(site, cards.extended, push), _Contexts()
     rest = create_rest_routes(handler, contexts, enable_v0_3_compat=True)
-    made: dict[tuple[str, str], Endpoint] = {
-        ("GET", AGENT_CARD_WELL_KNOWN_PATH): cards.show
-    }
+    made: dict[tuple[str, str], Endpoint] = {("GET", AGENT_CARD_WELL_KNOWN_PATH): cards.show}
     for route in create_jsonrpc_routes(handler, RPC, contexts, enable_v0_3_compat=True):
         door = _Door(site, route.endpoint, base, is_rpc=True)
         made |= {("POST", RPC): door.answer, ("POST", f"{RPC}/"): door.answer}
@@ -96,16 +95,25 @@ def wired(
 
 class _Quiet(logging.Filter):
     """
-    Keeps what a caller sent, such as the token of a receiver, out of the SDK's log.
+    Keeps errors of callers, and what they sent, such as the token of a receiver, out of the log.
 
-    The SDK logs a body that it cannot parse with the error, whose text has values of the body. The
-    caller gets that error as the answer.
+    The SDK logs each refused request as a warning, each body if it debugs, and one that it cannot
+    parse with the error,
+    whose text has values of the body. The caller gets that error as the answer; in the log, it is
+    for debugging.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Let a record pass, without the error."""
+        """Let a record pass, without the error and the body."""
+        if record.msg == _WHOLE_BODY:
+            return False
         error = record.exc_info[1] if record.exc_info else None
-        if isinstance(error, (ParseError, ValidationError)):
+        malformed = isinstance(error, (ParseError, ValidationError))
+        if malformed or record.levelno == logging.WARNING:
+            if not logging.getLogger(record.name).isEnabledFor(logging.DEBUG):
+                return False
+            record.levelno, record.levelname = logging.DEBUG, "DEBUG"
+        if malformed:
             record.exc_info, record.exc_text = None, None
         elif record.msg == _PARSE_ERROR:
             record.args = ("the request is invalid",)

@@ -128,8 +128,7 @@ class Outcome:
         the same, and save artifacts beside it. A message that only repeats one is left out, and so
         is what the agent said on the way.
         """
-        parts = [part for artifact in self.artifacts.values() for part in artifact]
-        made = _blocks(parts)
+        made = tuple(block for parts in self.artifacts.values() for block in _blocks(parts))
         shown = {block.text.strip() for block in made if isinstance(block, TextContent)}
         ending = _blocks(self._ending) if made else _blocks(self._parts)
         said = [
