@@ -135,16 +135,16 @@ class InputNotFound(AgentError):
     request_id: str | None = None
 
 
-class InputExpired(InputNotFound):
-    """The request expired at `expired_at`, before it was answered; nothing was stored."""
-
-    expired_at: datetime | None = None
-
-
 class AlreadyAnswered(InputNotFound):
     """The request was answered before, by `actor_id`; nothing was stored."""
 
     actor_id: str | None = None
+
+
+class InputExpired(InputNotFound):
+    """The request expired at `expired_at`, before it was answered; nothing was stored."""
+
+    expired_at: datetime | None = None
 
 
 class Fenced(AgentError):

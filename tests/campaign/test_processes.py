@@ -82,5 +82,3 @@ def test_of_two_people_on_one_approval_one_decides_and_the_asker_pays(campaign):
     """Killed or not: one decision, which all are told of, and a call that runs at most once."""
     status, output = _found(campaign, "people", 4)
     assert status == 0, output
-    status, output = _found(campaign, "people", 4, "--wrong")
-    assert status == 0, output
