@@ -292,6 +292,7 @@ class Claiming:
             actor_id=request.actor_id,
             decides=request.decides,
             judged=request.judged,
+            answered_by=request.answered_by,
         )
         asked = {one.request_id for one in known.state.pending if one.kind is PendingKind.AUTH}
         request.secret.update(asked & request.inputs.keys())

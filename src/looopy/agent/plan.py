@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any
 
 from looopy.agent.dead_turns import OpenCall, _of, _result, _untold, effective, unknown
@@ -104,6 +105,7 @@ def plan_turn(
     actor_id: str | None = None,
     decides: bool = False,
     judged: PendingRequest | None = None,
+    answered_by: Mapping[str, str] = MappingProxyType({}),
 ) -> Plan:
     """
     Decide how a turn begins; errors as `Agent.execute_turn`.
@@ -118,15 +120,23 @@ def plan_turn(
         actor_id: The person who answers.
         decides: Store the decisions in *inputs*, and end: see `Agent.decide`.
         judged: The request that its answerer was shown, if it must still be that one.
+        answered_by: By request id, the persons who answered in an outer turn, if not *actor_id*.
     """
     inputs = inputs or {}
     if decides or not situation.is_of(actor_id):
         _refuse_answers(situation, inputs, actor_id, decides=decides, judged=judged)
     before = _still(situation, situation.state.answered)
     answers = hear(situation, inputs, before, keys or KeyRing(), redactor)
+    if not situation.is_of(actor_id):
+        known, new = answers.given[: len(before)], answers.given[len(before) :]
+        new = [(replace(request, answered_by=actor_id), value) for request, value in new]
+        answers = replace(answers, given=(*known, *new))
     late, decided = _unanswered_in_time(situation, inputs), []
     if late or inputs:
-        decided += [_decided(answer, actor_id) for answer in answers.given[len(before) :]]
+        decided += [
+            _decided(answer, answered_by.get(answer[0].request_id, actor_id))
+            for answer in answers.given[len(before) :]
+        ]
         decided += [_decided(answer, None) for answer in late]
         decided = [one for one in decided if one]
     if user_message is not None and not inputs:

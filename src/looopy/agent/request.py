@@ -19,6 +19,7 @@ from looopy.loop.incoming import as_user_message
 from looopy.loop.output import OutputType, output_type_of
 from looopy.stores.bundle import Stores
 from looopy.stores.rules import check_idempotency_key
+from looopy.tools.asking import answered_for
 from looopy.tools.gather import ToolSource
 from looopy.types.approval import answer_to_json
 from looopy.types.config import Budget, LoopConfig
@@ -69,6 +70,7 @@ class TurnRequest:
         secret: The ids of the inputs that are credentials, known once the turn is planned.
         drops: The last turn, whose questions this one drops before it ends at once; or `None`.
         decides: The turn stores the decisions among its inputs and ends: see `Agent.decide`.
+        answered_by: The actors who gave the inputs, where they are not that of the turn.
         judged: The request that its actor, who need not own the context, is allowed to decide.
     """
 
@@ -83,6 +85,7 @@ class TurnRequest:
     drops: int | None = None
     decides: bool = False
     judged: PendingRequest | None = None
+    answered_by: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def checked(
@@ -110,6 +113,7 @@ class TurnRequest:
             auth_context=check_auth_context(auth_context, tenant),
             on_busy=on_busy,
             key=key,
+            answered_by=answered_for.get(),
         )
 
     @property

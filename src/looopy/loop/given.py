@@ -92,6 +92,16 @@ class Resumed:
         given.update(self.opened)
         return {keys[name]: value for name, value in given.items() if name in keys}
 
+    @property
+    def answered_by(self) -> dict[str, str]:
+        """The actors who answered for the turn's own, by the tool's own keys."""
+        keys = self.held.keys if self.held is not None else {}
+        return {
+            keys[request.request_id]: request.answered_by
+            for request, _ in self.answered
+            if request.answered_by is not None and request.request_id in keys
+        }
+
     def is_ours(self, request: PendingRequest) -> bool:
         """True if *request* asks if the call may run, and is not a question of its tool."""
         own = self.held is not None and request.request_id in self.held.keys

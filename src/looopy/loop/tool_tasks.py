@@ -258,6 +258,7 @@ class Crew:
             epoch=given.epoch,
             cancel=given.cancel,
             answers=resumed.answers,
+            answered_by=resumed.answered_by,
             state=resumed.held.state if resumed.held is not None else None,
         )
 

@@ -8,6 +8,7 @@ before it does anything that must not happen twice.
 
 import json
 from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -17,6 +18,9 @@ from looopy.types.state import PendingKind
 
 MAX_STATE_CHARS = 64 * 1024
 MAX_KEY_CHARS = 10_000
+
+answered_for: ContextVar[Mapping[str, str]] = ContextVar("looopy_answered_for", default={})  # noqa: B039 - never changed
+"""By request id, the actors who answered an inner agent's questions, while its turn is begun."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,6 +75,7 @@ class ToolContext:
         epoch: See `TurnContext`.
         cancel: Set when a long-running tool should stop.
         answers: The answers to this call so far, by the key of the question.
+        answered_by: The actors who gave them, where they are not the turn's own.
         state: The `state` of the last `NeedsInput` that the tool raised.
     """
 
@@ -91,6 +92,7 @@ class ToolContext:
     epoch: int | None = field(default=None, repr=False)
     cancel: CancelToken
     answers: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    answered_by: Mapping[str, str] = field(default_factory=dict, repr=False)
     state: Any = field(default=None, repr=False)
     _asked: list[str] = field(default_factory=list, repr=False)
 

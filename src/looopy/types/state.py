@@ -73,6 +73,8 @@ class PendingRequest:
         schema: JSON Schema of the value, or `None`. Of an approval, it is the schema of the
             arguments: `Approve(args=...)` must fit it, and is refused if it is `None`.
         auth: The requested credentials, and the key to encrypt them to; `None` if it asks for none.
+        answered_by: Of a request that was answered, and whose call has not run yet: the actor who
+            did, if it is another one than the turn's; or `None`.
     """
 
     request_id: str
@@ -86,6 +88,7 @@ class PendingRequest:
     options: Sequence[Any] = ()
     expires_at: datetime | None = None
     auth: AuthRequest | None = None
+    answered_by: str | None = None
 
 
 def pending_to_json(request: PendingRequest) -> dict[str, Any]:
@@ -94,6 +97,8 @@ def pending_to_json(request: PendingRequest) -> dict[str, Any]:
     data["kind"] = request.kind.value
     data["expires_at"] = request.expires_at.isoformat() if request.expires_at else None
     data["options"] = list(request.options)
+    if request.answered_by is None:
+        del data["answered_by"]
     if request.auth is None:
         del data["auth"]
     else:

@@ -254,6 +254,31 @@ async def test_nobody_decides_what_has_expired_or_is_gone(make_agent, memory_sto
         await agent.decide(name, Approve(), BOSS)
 
 
+async def test_a_decision_about_an_inner_agents_call_is_the_deciders_there_too(
+    make_agent, stores
+):
+    """The call runs as the actor of the outer turn; both logs name who decided."""
+    office = Office()
+    helper = await make_agent(
+        [tool_call("pay", cents=5), text("paid")],
+        tools=office.tools,
+        start=False,
+        context_id="inner",
+        agent_name="helper",
+    )
+    script = [tool_call("helper", prompt="pay"), text("done")]
+    agent = await make_agent(script, tools=[helper.as_tool()], stores=stores)
+    [request] = (await agent.execute_turn("pay", ADA)).pending
+    await agent.decide(request.request_id, Approve(note="fine"), BOSS)
+    again = await make_agent([text("done")], tools=[helper.as_tool()], stores=stores)
+    await again.execute_turn(None, ADA)
+    assert [(actor, cents) for actor, _, cents in office.ran] == [("ada", 5)]
+    for record in await stores.state.list():
+        [decided] = of(ApprovalDecided, await stores.journal.events(record.context_id))
+        assert (decided.actor_id, decided.text) == ("boss", "fine")
+        assert [t.actor_id for t in await stores.journal.turns(record.context_id)][-1] == "ada"
+
+
 async def test_a_buffered_turn_does_not_act_for_the_approver(make_agent, memory_stores):
     """Where nothing is stored yet, either."""
     office = Office()

@@ -38,7 +38,7 @@ from looopy.errors import (
     StoreConflict,
     ToolError,
 )
-from looopy.tools.asking import Ask, NeedsCredentials, NeedsInput
+from looopy.tools.asking import Ask, NeedsCredentials, NeedsInput, answered_for
 from looopy.tools.base import Enabled, NeedsApproval, Tool, ToolContext, ToolResult
 from looopy.tools.call.results import to_json_text
 from looopy.tools.gather import UsesSources
@@ -339,14 +339,18 @@ class _Errand:
         pending = self._agent.state.pending if number > 1 else ()
         last = None
         while True:
-            stream = self._agent.execute_turn(
-                said,
-                self._context.auth_context,
-                inputs=inputs,
-                idempotency_key=str(number),
-                metadata={"works_for": self._context.idempotency_key},
-                output_type=self._tool.output_type,
-            )
+            before = answered_for.set(self._context.answered_by)
+            try:
+                stream = self._agent.execute_turn(
+                    said,
+                    self._context.auth_context,
+                    inputs=inputs,
+                    idempotency_key=str(number),
+                    metadata={"works_for": self._context.idempotency_key},
+                    output_type=self._tool.output_type,
+                )
+            finally:
+                answered_for.reset(before)
             try:
                 result, pending = await self._watch(stream)
             except InputExpired as error:
