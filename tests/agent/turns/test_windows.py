@@ -303,6 +303,29 @@ async def test_a_call_that_is_cut_off_counts_at_its_most(agent_of, stores):
     assert reserved == NOTHING
 
 
+async def test_a_turn_that_is_cancelled_while_it_reserves_holds_nothing(
+    agent_of, stores, monkeypatch
+):
+    """The store has taken the reservation, and the turn has not heard of it."""
+    reserve, taken = stores.spending.reserve, asyncio.Event()
+
+    async def unheard(*args, **options):
+        await reserve(*args, **options)
+        taken.set()
+        await asyncio.Event().wait()
+
+    provider = Paid([text("never")])
+    agent = await agent_of(provider, limits(owner_day_tokens=10**6), stores=stores)
+    monkeypatch.setattr("looopy.agent.ledger.settle", lambda work: work)
+    monkeypatch.setattr(stores.spending, "reserve", unheard)
+    stream = agent.execute_turn("go", auth_context=ADA)
+    await taken.wait()
+    stream.cancel()
+    assert (await stream).outcome is Outcome.CANCELLED
+    assert provider.requests == []
+    assert [reserved for _, reserved in await sums(stores)] == [NOTHING]
+
+
 async def test_no_call_is_made_while_the_accounts_cannot_be_read(
     agent_of, memory_stores, monkeypatch
 ):

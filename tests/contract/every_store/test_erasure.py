@@ -25,7 +25,16 @@ from looopy.testing.contracts.erasure import (
     RetentionContract,
     a_whole_context,
 )
-from looopy.testing.contracts.turns import CONTEXT, LONG_S, begin, commit, ends
+from looopy.testing.contracts.turns import (
+    CONTEXT,
+    LONG_S,
+    a_turn,
+    answer,
+    begin,
+    commit,
+    ends,
+    said,
+)
 
 CANARY = "canary-7f3a"
 
@@ -263,6 +272,57 @@ async def test_every_table_is_in_the_list_of_content(place):
         assert set(count().values()) == {0}
     known = {*s.CONTENT, *NO_CONTENT, *ACCOUNTS, *UPLOADS, "looopy_contexts"}
     assert set(metadata.tables) == known
+
+
+async def test_a_context_that_became_active_since_it_was_chosen_is_kept(place, monkeypatch):
+    """A retention chooses, then erases one after the other; this one has a turn in between."""
+    url, _ = place
+    async with open_stores(url) as stores:
+        await a_turn(stores)
+        erase_rows = stores.contexts.erase_rows
+
+        async def late(context_id, terms):
+            await a_turn(stores)
+            return await erase_rows(context_id, terms)
+
+        monkeypatch.setattr(stores.contexts, "erase_rows", late)
+        assert (await stores.contexts.retain(older_than=timedelta(0))).contexts == 0
+        assert (await stores.state.load(CONTEXT)).turn_count == 2
+
+
+async def test_words_of_a_guest_leave_the_index_at_once(postgres):
+    """The words of the owner come back with the next search; SQLite has no index of words."""
+    async with open_stores(postgres) as stores:
+        for actor, thing in (("ann", "violins"), ("ben", "xylophones")):
+            claimed = await begin(stores, text=f"about {thing}", actor_id=actor)
+            await commit(stores, claimed, [said(answer(thing)), ends()], release=True)
+        assert (await stores.contexts.search("xylophones", context_id=CONTEXT)).items
+        assert "looopy_words" in tables_with(postgres, "xylophon")
+        await stores.contexts.erase_person("ben")
+        assert tables_with(postgres, "xylophon") == []
+        assert (await stores.contexts.search("violins", context_id=CONTEXT)).items
+
+
+async def test_an_erasure_that_stops_half_way_leaves_no_bytes_in_a_row(
+    postgres, tmp_path, monkeypatch
+):
+    """Artifacts from before there was a place for blobs lie in rows, beside names of blobs."""
+    content = bytes(range(256)) * 800
+    async with open_stores(postgres) as stores:
+        await stores.artifacts.save(CONTEXT, "old", content)
+    async with open_stores(postgres, blobs=str(tmp_path / "blobs")) as stores:
+        await stores.artifacts.save(CONTEXT, "new", content[::-1])
+
+        async def killed(context_id, epoch):
+            raise StoreUnavailable("killed")
+
+        monkeypatch.setattr(stores.contexts, "end_erasure", killed)
+        with pytest.raises(StoreUnavailable):
+            await stores.contexts.erase(CONTEXT)
+        with psycopg.connect(postgres) as connection:
+            rows = connection.execute("SELECT bytes FROM looopy_artifact_parts").fetchall()
+        assert rows
+        assert {data for (data,) in rows} == {None}
 
 
 @pytest.mark.parametrize("first", ["parent", "person"])

@@ -21,7 +21,7 @@ from looopy.stores.artifacts.requests import to_save
 from looopy.stores.records import ArtifactMoved, ArtifactPart, ArtifactWrite
 from looopy.stores.sql.store import SQLStore
 from looopy.testing.contracts.artifact import a_content
-from looopy.testing.contracts.turns import CONTEXT, begin, commit
+from looopy.testing.contracts.turns import CONTEXT, a_turn, begin, commit
 from looopy.types.artifact import ArtifactKind
 from looopy.types.event import ArtifactUpdate
 
@@ -117,6 +117,23 @@ async def test_a_blob_goes_with_the_last_one_that_names_it(stores, folder):
     assert len(_blobs(folder)) == 1
     await stores.state.delete("three")
     assert _blobs(folder) == []
+
+
+async def test_a_context_that_is_used_again_between_the_steps_of_an_erasure_stays(
+    stores, folder, monkeypatch
+):
+    """The second step comes after the blobs are gone, and takes only the emptied context."""
+    await stores.artifacts.save(CONTEXT, "doc", _CONTENT)
+    end = stores.contexts.end_erasure
+
+    async def late(context_id, epoch):
+        await a_turn(stores, text="anew")
+        await end(context_id, epoch)
+
+    monkeypatch.setattr(stores.contexts, "end_erasure", late)
+    await stores.contexts.erase(CONTEXT)
+    assert _blobs(folder) == []
+    assert [m.text for m in await stores.messages.list(CONTEXT)] == ["anew", "hi"]
 
 
 @pytest.mark.parametrize("how", ["clear", "delete"])

@@ -282,8 +282,10 @@ class Checked:
                 turn = form.turn_from_json(form.parse(raw), number, is_open=is_open)
                 one = turn.record
                 end = one.start_seq if one.end_seq is None else one.end_seq
-                if one.start_seq <= last_seq or end > record.last_seq:
-                    raise refused("start_seq", "turns follow each other within the log")
+                if one.start_seq <= last_seq:
+                    raise refused("start_seq", "turns follow each other")
+                if end > record.last_seq:
+                    raise refused("end_seq", "beyond the log")
                 if max(one.first_position - 1, one.last_position) > record.last_position:
                     raise refused("last_position", "beyond the last message")
                 if turn.user_position is not None and not (

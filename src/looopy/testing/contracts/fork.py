@@ -615,10 +615,10 @@ class ForkContract(Contract):
     @needing("journal.rewind", "journal.undo_rewind")
     async def test_what_cannot_be_rewound_is_refused(self, stores: Stores) -> None:
         """No such turn, a hidden one, a cleared one, an open one; nothing is written."""
-        await turns(stores, "one", "two")
+        await turns(stores, "one", "two", "three")
         await stores.journal.rewind(CONTEXT, 2)
         before = await stores.state.load(CONTEXT)
-        for to in (0, 2, 3, -1, True):
+        for to in (0, 2, 3, 4, -1, True):
             with refuses(ValueRefused, path="/to"):
                 await stores.journal.rewind(CONTEXT, to)
         assert await stores.state.load(CONTEXT) == before

@@ -101,6 +101,7 @@ EDITS = (
     _edit("turns.jsonl", 1, "/turn", 2),
     _edit("turns.jsonl", 1, "/outcome", "fine"),
     _edit("turns.jsonl", 1, "/end_seq", None),
+    _edit("turns.jsonl", 1, "/end_seq", 99),
     _edit("turns.jsonl", 1, "/start_seq", 0),
     _edit("turns.jsonl", 1, "/continues", 7),
     _edit("turns.jsonl", 1, "/user_position", 3000),
