@@ -767,6 +767,14 @@ MUTANTS = [
         "test_each_schema_of_a_clone_is_refused_with_the_way_out",
     ),
     mutant(
+        "a-search-passes-over-what-it-cannot-index",
+        "on a standby, a search does not find the newest messages",
+        "looopy.stores.sql.search:SQLSearcher._below",
+        "max(first, indexed + 1), end)",
+        "end, end)",
+        f"{_SEARCH}::test_messages_that_the_index_lacks_are_found_without_writing[100-sqlite]",
+    ),
+    mutant(
         "gaps-keep-their-text",
         "words of an erased context are in the file, where its pages were split",
         "looopy.stores.sql.sqlite.driver:_Worker._serve",

@@ -16,8 +16,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.contract.backends import InMemory, OnAsyncpg, OnPsycopg, OnSQLite
+from tests.postgres import as_driver
 
 from looopy._failpoints import arm
+from looopy.errors import StorageFull
 from looopy.stores import open_stores
 from looopy.stores.sql import search
 from looopy.stores.words import LONGEST_TEXT, LONGEST_WORD, index_words, units
@@ -41,6 +43,50 @@ class TestSearchOnAsyncpg(OnAsyncpg, SearchContract):
 
 class TestSearchOnPsycopg(OnPsycopg, SearchContract):
     """On Postgres, over psycopg."""
+
+
+# --- where nothing can be written ---
+
+
+@pytest.mark.parametrize("name", ["sqlite", "asyncpg", "psycopg"])
+@pytest.mark.parametrize("indexed", [0, 100, 250])
+async def test_messages_that_the_index_lacks_are_found_without_writing(
+    name, indexed, request, tmp_path, monkeypatch
+):
+    """On a standby or a full disk: the same hits and pages as where the index can be written."""
+    url = f"sqlite:///{tmp_path / 'a.db'}"
+    if name != "sqlite":
+        url = as_driver(request.getfixturevalue("postgres"), name)
+    said = [user(f"{'fox' if n % 3 else 'hen'} number {n}") for n in range(250)]
+    async with open_stores(url) as stores:
+        await stores.messages.append(CONTEXT, said[:indexed])
+        await stores.contexts.search("fox", context_id=CONTEXT)
+        await stores.messages.append(CONTEXT, said[indexed:])
+        await stores.messages.append("other", [user("a fox alone")])
+        tried = []
+        run = stores.contexts.backend.run
+
+        async def refuse(work, *, write, ring=None):
+            if write:
+                tried.append(work)
+                raise StorageFull("the disk is full")
+            return await run(work, write=write, ring=ring)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(stores.contexts.backend, "run", refuse)
+            without = [await _all_pages(stores, context_id) for context_id in (CONTEXT, None)]
+        assert tried
+        assert [len(found) for found in without] == [166, 167]
+        assert without == [await _all_pages(stores, context_id) for context_id in (CONTEXT, None)]
+
+
+async def _all_pages(stores, context_id):
+    found, after = [], None
+    while True:
+        page = await stores.contexts.search("fox", context_id=context_id, after=after, limit=30)
+        found += [(hit.context_id, hit.position) for hit in page.items]
+        if (after := page.next) is None:
+            return found
 
 
 # --- against a search that is as plain as can be ---

@@ -273,6 +273,10 @@ async def test_a_database_that_is_set_to_be_read_only_is_not_written_to(
 
 async def _assert_only_read(stores):
     """Reads work; a turn, a message and a deletion are refused before anything is written."""
+    assert [one.context_id for one in (await stores.contexts.list()).items] == [CONTEXT]
+    for context_id in (CONTEXT, None):
+        (hit,) = (await stores.contexts.search("hello", context_id=context_id)).items
+        assert (hit.context_id, hit.position) == (CONTEXT, 1)
     record = await stores.state.load(CONTEXT)
     assert await stores.messages.list(CONTEXT) == [user("hello"), answer("hi")]
     for writing in (

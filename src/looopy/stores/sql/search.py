@@ -8,6 +8,9 @@ transaction writes only if the context is still the one that was read, and nobod
 else has added these messages: so two searches add each message once, and a killed one leaves
 whole batches. No batch follows a clear or a delete that it has not seen, so it writes no word of a
 message that is gone.
+
+Where a batch cannot be written, on a standby or a full disk, the search reads the messages that the
+index lacks.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
+from looopy.errors import StoreError
 from looopy.stores.listing import Listing
 from looopy.stores.log import is_little, off_loop
 from looopy.stores.rows.reading import decode_records, read_message
@@ -27,7 +31,7 @@ from looopy.stores.search import Place, Searcher, SearchHit, Wanted, searched_te
 from looopy.stores.sql import statements as s
 from looopy.stores.sql.driver import Driver, Query, Rows, Steps
 from looopy.stores.sql.fork import shown_ranges
-from looopy.stores.sql.store import SQLStore, bounded, can_exist, one_step
+from looopy.stores.sql.store import NO_LIMIT, SQLStore, bounded, can_exist, one_step
 from looopy.stores.words import UNITS_AT_ONCE, bounded_words, index_pieces
 
 _BATCH = 256  # messages that are added in one transaction
@@ -70,6 +74,7 @@ class SQLSearcher(SQLStore, Searcher):
     ) -> None:
         super().__init__(backend, tenant)
         self._places = places
+        self._writes = True  # false once the database has refused to
 
     async def _is_of(self, context_id: str, owner: str | None) -> bool:
         found = await self._ask(s.TO_SEARCH, context_id)
@@ -97,11 +102,10 @@ class SQLSearcher(SQLStore, Searcher):
             return ()
         names = json.dumps(context_ids)
         behind = await self._ask_of(s.NOT_SEARCHED, contexts=names)
-        for (context_id,) in behind:
-            await self._add_all(context_id)
+        unread = {name for (name,) in behind if await self._add_all(name) < NO_LIMIT}
         words = _spans(wanted)
         rows = await self._ask_of(s.FIND_CONTEXTS, contexts=names, words=words)
-        return {name for (name,) in rows}
+        return unread.union(name for (name,) in rows)
 
     async def _ask_of(self, statement: str, **params: Any) -> Rows:
         query = Query(statement, {"tenant": self.tenant, **params}, alone=True)
@@ -112,16 +116,28 @@ class SQLSearcher(SQLStore, Searcher):
     ) -> list[SearchHit]:
         if not can_exist(context_id):
             return []
-        await self._add_all(context_id)
+        indexed = await self._add_all(context_id)
         work = partial(shown_ranges, self.params(context_id))
         hits: list[SearchHit] = []
         for first, last in reversed(await self.backend.run(work, write=False)):
             end = last + 1 if before is None else min(before, last + 1)
-            async for found in self._found(context_id, wanted, first, end, most):
-                hits += await self._hits(context_id, wanted, found)
-                if len(hits) >= most:
-                    return hits[:most]
+            later = self._all(context_id, max(first, indexed + 1), end)
+            earlier = self._found(context_id, wanted, first, min(end, indexed + 1), most)
+            for part in (later, earlier):
+                async for found in part:
+                    hits += await self._hits(context_id, wanted, found)
+                    if len(hits) >= most:
+                        return hits[:most]
         return hits
+
+    async def _all(self, context_id: str, first: int, end: int) -> AsyncIterator[Rows]:
+        """All messages of a range, the newest first: none of them is in the index."""
+        while end > first:
+            after = max(first - 1, end - 1 - _PROPOSED)
+            params = {"after": after, "limit": end - 1 - after}
+            found = await self._ask_of(s.LIST_RANGE, context=context_id, **params)
+            yield [row for row in reversed(found) if row[0] < end]
+            end = after + 1
 
     async def _found(
         self, context_id: str, wanted: Wanted, first: int, end: int, most: int
@@ -160,21 +176,27 @@ class SQLSearcher(SQLStore, Searcher):
 
     # --- the index ---
 
-    async def _add_all(self, context_id: str) -> tuple[int, int] | None:
+    async def _add_all(self, context_id: str) -> int:
         """
-        Bring the index of a context up to date.
+        Bring the index of a context up to date, if the database takes writes.
 
         Returns:
-            The first position that may be found and the last; `None` if there is no such context.
+            The position up to which the index has all messages; `NO_LIMIT`: it lacks none.
         """
         while True:
             read = partial(_read_unread, self.params(context_id))
-            unread, bounds = await self.backend.run(read, write=False)
+            unread = await self.backend.run(read, write=False)
             if unread is None:
-                return bounds
-            words = await _make_words(unread.rows)
-            add = partial(_add, self.params(context_id), unread, f"[{','.join(words)}]")
-            await self.backend.run(add, write=True)
+                return NO_LIMIT
+            if self._writes:
+                words = await _make_words(unread.rows)
+                add = partial(_add, self.params(context_id), unread, f"[{','.join(words)}]")
+                try:
+                    await self.backend.run(add, write=True)
+                    continue
+                except StoreError:  # a standby, a full disk: the rest of this search only reads
+                    self._writes = False
+            return max(unread.searched, unread.visible_from - 1)
 
 
 def _spans(wanted: Wanted) -> str:
@@ -209,21 +231,20 @@ def _words(found: Rows) -> Iterator[list[str]]:
     yield done
 
 
-def _read_unread(key: dict[str, Any]) -> Steps[tuple[_Unread | None, tuple[int, int] | None]]:
+def _read_unread(key: dict[str, Any]) -> Steps[_Unread | None]:
     found = yield Query(s.TO_SEARCH, key)
     if not found:
-        return None, None
+        return None
     created_at, visible_from, last_position, _, searched = found[0]
-    bounds = int(visible_from), int(last_position)
     searched = searched or 0
     if last_position <= max(searched, visible_from - 1):
-        return None, bounds
+        return None
     after = max(searched, visible_from - 1)
     sizes = yield Query(s.LIST_SIZES, {**key, "after": after, "limit": _BATCH})
     rows = yield Query(s.LIST_RANGE, {**key, "after": after, "limit": _batch(sizes)})
     if not rows:
-        return None, bounds
-    return _Unread(created_at, visible_from, searched, rows), bounds
+        return None
+    return _Unread(created_at, visible_from, searched, rows)
 
 
 def _batch(sizes: Rows) -> int:
