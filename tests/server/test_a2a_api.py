@@ -550,6 +550,8 @@ async def test_an_agent_of_ours_calls_one_of_ours():
             model = ScriptedProvider(script)
             async with Agent("c", llm_provider=model, tools=[far], stores=near) as agent:
                 asked = await agent.execute_turn("Send it.", AuthContext("ada"))
+                [tool] = model.requests[0].tools
+                assert "- send: Send it." in tool.description  # from the extended card
                 [question] = asked.pending
                 assert "May send run" in question.prompt
                 inputs = {question.request_id: "approve"}

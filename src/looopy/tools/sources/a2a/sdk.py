@@ -16,6 +16,7 @@ from a2a.client.client import Client
 from a2a.types import (
     AgentCard,
     CancelTaskRequest,
+    GetExtendedAgentCardRequest,
     GetTaskRequest,
     ListTasksRequest,
     Message,
@@ -199,6 +200,8 @@ async def fetch_card(agent: RemoteAgent, headers: Mapping[str, str] | None) -> A
         max_bytes = min(agent.max_bytes, _MAX_CARD_BYTES)
         async with asyncio.timeout(agent.card_timeout_s), _http(agent, headers, max_bytes) as http:
             card = await A2ACardResolver(http, base).get_agent_card(relative_card_path=path)
+            if card.capabilities.extended_agent_card and headers:
+                await _extend(agent, card, http)
     except TimeoutError:
         raise _failure(agent, f"did not show its card within {agent.card_timeout_s:g} s") from None
     except Exception as error:  # noqa: BLE001 - a card too deep for the parser, say
@@ -206,6 +209,17 @@ async def fetch_card(agent: RemoteAgent, headers: Mapping[str, str] | None) -> A
         raise _failure(agent, f"did not show its card: {_said(error)}", kind=kind) from None
     _choose(agent, card)
     return card
+
+
+async def _extend(agent: RemoteAgent, card: AgentCard, http: httpx.AsyncClient) -> None:
+    """Give *card* the skills that the agent shows to those who sign in, if it does show them."""
+    config = ClientConfig(httpx_client=http, supported_protocol_bindings=_BINDINGS)
+    with contextlib.suppress(Exception):  # the public card does, whatever that one makes of the SDK
+        client = ClientFactory(config).create(_choose(agent, card))
+        extended = await client.get_extended_agent_card(GetExtendedAgentCardRequest())
+        if extended.skills:
+            card.ClearField("skills")
+            card.skills.extend(extended.skills)
 
 
 async def converse(
