@@ -21,16 +21,18 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mappi
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 from looopy._failpoints import reach
 from looopy.errors import AgentBusy, StorageFull, ValueRefused
 from looopy.stores.families import Candidate, Families, by_depth
+from looopy.stores.log import off_loop
 from looopy.stores.rows.meta import to_us
 from looopy.stores.rules import MAY_FORCE, busy
 from looopy.types.event import utc_now
 from looopy.types.storable import check_name
 
+T = TypeVar("T")
 _AT_ONCE = 32
 _ROWS_AT_ONCE = 20_000
 _PAGE = 500
@@ -298,10 +300,15 @@ class Erasures(ErasureRows):
             ]
             spoken |= spoke
             after = last
-        theirs = [one for one in known if one.owner == actor_id]
-        found = Families(known).with_inner(theirs)
-        going = {one.context_id for one in found}
-        others = [one for one in known if one.context_id in spoken and one.context_id not in going]
+
+        def sorted_out() -> list[list[Candidate]]:
+            theirs = [one for one in known if one.owner == actor_id]
+            found = Families(known).with_inner(theirs)
+            going = {one.context_id for one in found}
+            spoke = (one for one in known if one.context_id in spoken)
+            return [found, [one for one in spoke if one.context_id not in going]]
+
+        found, others = await _beside(sorted_out, known)
         return found, others
 
     async def retain(
@@ -318,7 +325,6 @@ class Erasures(ErasureRows):
         """Erase what is too old, or too much."""
         rule = Retention(older_than, larger_than, per, owner, waiting=waiting)
         known = [one async for one in _all(self)]
-        families = Families(known)
         found = [one for one in known if rule.covers(one)]
         sizes: dict[str, int] = {}
         if larger_than is not None:
@@ -329,7 +335,7 @@ class Erasures(ErasureRows):
                     for one, of_it in zip(some, counts, strict=True)
                 }
         work = _Work(self, keep_backups=keep_backups, dry_run=dry_run)
-        chosen = rule.choose(found, sizes, families)
+        chosen = await _beside(lambda: rule.choose(found, sizes, Families(known)), known)
         return await work.erase(chosen, lambda one: Terms(touched=one.touched))
 
 
@@ -414,6 +420,11 @@ def _moment(older_than: object) -> int:
     raise ValueRefused(
         "an age is a timedelta from 0, or a datetime with a time zone", path="/older_than"
     )
+
+
+async def _beside(work: Callable[[], list[T]], known: Sequence[Candidate]) -> list[T]:
+    """The outcome of *work*, which looks at all that is *known*: in a thread if that is much."""
+    return await off_loop((work() for _ in range(1)), little=len(known) <= _PAGE)
 
 
 async def _all(rows: ErasureRows) -> AsyncIterator[Candidate]:

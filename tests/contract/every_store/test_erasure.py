@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 from contextlib import closing
 from datetime import timedelta
 
@@ -13,7 +14,9 @@ from tests.contract.backends import InMemory, OnAsyncpg, OnPsycopg, OnSQLite
 from tests.postgres import as_driver
 
 from looopy.errors import StorageFull, StoreUnavailable
-from looopy.stores import open_stores
+from looopy.stores import erasing, open_stores
+from looopy.stores.erasing import Retention
+from looopy.stores.families import Families
 from looopy.stores.memory.erasing import InMemoryErasures
 from looopy.stores.sql import statements as s
 from looopy.stores.sql.sqlite import backups
@@ -363,3 +366,31 @@ async def test_each_statement_of_the_list_empties_its_table(place, monkeypatch):
         assert (record.metadata, record.tags, record.inbox.waiting) == ({}, (), 0)
         assert await stores.artifacts.list(CONTEXT) == []
         assert (await begin(stores, record.epoch, ttl_s=LONG_S)).turn == 1
+
+
+async def test_what_goes_of_many_contexts_is_chosen_beside_the_event_loop(
+    memory_stores, monkeypatch
+):
+    """By age or size, and of a person: that looks at every context of the tenant."""
+    threads = set()
+
+    def told(kind, name):
+        real = getattr(kind, name)
+
+        def method(*args, **named):
+            threads.add(threading.current_thread())
+            return real(*args, **named)
+
+        monkeypatch.setattr(kind, name, method)
+
+    told(Retention, "choose")
+    told(Families, "with_inner")
+    monkeypatch.setattr(erasing, "_PAGE", 2)
+    for n in range(3):
+        claimed = await begin(memory_stores, context_id=f"c{n}", actor_id="ann")
+        end = ends(context_id=f"c{n}")
+        await commit(memory_stores, claimed, [end], context_id=f"c{n}", release=True)
+    await memory_stores.contexts.retain(older_than=timedelta(days=1), larger_than=10**9)
+    await memory_stores.contexts.erase_person("ann")
+    assert len(threads) == 2
+    assert threading.main_thread() not in threads
