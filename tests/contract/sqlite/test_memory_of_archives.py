@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sqlite3
 import tracemalloc
+from contextlib import closing
 
 from looopy.stores import export_to_file, import_contexts
+from looopy.stores.sql import restore
 from looopy.testing.contracts.turns import user
 
 _BODY = "a message of words " * 16_000  # 300 kB
@@ -34,3 +37,25 @@ async def test_a_long_conversation_is_exported_and_imported_in_the_same_memory(
     for few, many in (out, into):
         assert many < few * 1.3
         assert many < _MANY * len(_BODY)
+
+
+async def test_others_may_write_while_the_log_of_an_import_is_read(
+    sqlite_stores, sqlite_file, tmp_path, monkeypatch
+):
+    """The file is locked for as long as it takes to store the rows, and not to check them."""
+    path = tmp_path / "a.zip"
+    await sqlite_stores.messages.append("ada", [user(f"message {n}") for n in range(600)])
+    await export_to_file(sqlite_stores, "ada", path)
+    read = []
+
+    def read_and_written(one, real=restore._row):
+        with closing(sqlite3.connect(sqlite_file, timeout=0, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+        read.append(one)
+        return real(one)
+
+    monkeypatch.setattr(restore, "_row", read_and_written)
+    await import_contexts(sqlite_stores, path, new_ids={"ada": "again"})
+    assert len(read) >= 600
+    before = [r.message for r in await sqlite_stores.messages.records("ada")]
+    assert [r.message for r in await sqlite_stores.messages.records("again")] == before

@@ -4,18 +4,24 @@ Whole contexts into the database: `ContextIndex.restore`.
 All contexts of a call are one transaction: its first statement makes the row of a context, and
 nobody else sees that row before the commit. Bytes for a blob store are put there first. If the
 process dies in between, they are orphans like those of any other write.
+
+Reading and checking a log takes longer than storing it, and in a file nobody else can write
+during the transaction. So its rows are made before, in a thread, and wait in a temporary file.
 """
 
 from __future__ import annotations
 
+import marshal
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeAlias
+from tempfile import SpooledTemporaryFile
+from typing import Any, Self, TypeAlias
 
-from looopy.errors import StoreConflict
+from looopy.errors import StorageFull, StoreConflict
 from looopy.stores import rules as names
 from looopy.stores.artifacts.parts import INLINE_BYTES, Parts, stored_parts
 from looopy.stores.artifacts.rows import StoredPart
+from looopy.stores.log import StoredEvent, off_loop
 from looopy.stores.past import rewound_column
 from looopy.stores.records import ArtifactMoved, ArtifactPart, ArtifactWrite
 from looopy.stores.rows import events as rows
@@ -37,6 +43,8 @@ from looopy.types.storable import dump
 
 _TRIES = 3
 _MUCH = 256 * 1024  # characters of rows that wait
+_AT_ONCE = 256  # rows that are read between two looks whether somebody waits for them
+_Row: TypeAlias = tuple[bool, dict[str, Any]]
 Staged: TypeAlias = Mapping[tuple[str, str, int], Sequence[ArtifactPart]]
 """The parts in a blob store, by context, artifact and version."""
 
@@ -47,16 +55,18 @@ async def restore(backend: Driver, tenant: str, contexts: Sequence[RestoredConte
         return
     # One order for all, so that two restores at a time do not wait for each other in a circle.
     ordered = sorted(contexts, key=lambda one: one.record.context_id)
-    for attempt in range(_TRIES):
-        staged = await _stage(backend, tenant, ordered, share=attempt == 0)
-        work = partial(_restore_steps, tenant, ordered, staged)
-        first, *others = (one.record.context_id for one in ordered)
-        ring = Ring(tenant, first, inbox=False, others=tuple(others))
-        try:
-            await backend.run(work, write=True, ring=ring)
-        except ArtifactMoved:  # a blob that was to be shared is gone
-            continue
-        return
+    with _Logs() as logs:
+        await off_loop(logs.read(ordered), little=False)
+        for attempt in range(_TRIES):
+            staged = await _stage(backend, tenant, ordered, share=attempt == 0)
+            work = partial(_restore_steps, tenant, ordered, staged, logs)
+            first, *others = (one.record.context_id for one in ordered)
+            ring = Ring(tenant, first, inbox=False, others=tuple(others))
+            try:
+                await backend.run(work, write=True, ring=ring)
+            except ArtifactMoved:  # a blob that was to be shared is gone
+                continue
+            return
     raise StoreConflict("others keep removing the bytes to be shared: try again")
 
 
@@ -80,16 +90,16 @@ async def _stage(
 
 
 def _restore_steps(
-    tenant: str, contexts: Sequence[RestoredContext], staged: Staged
+    tenant: str, contexts: Sequence[RestoredContext], staged: Staged, logs: _Logs
 ) -> Steps[None]:
     epoch = names.first_epoch()
-    for context in contexts:
+    for number, context in enumerate(contexts):
         key = {"tenant": tenant, "context": context.record.context_id}
         if not (yield Query(s.RESTORE_CONTEXT, {**_context(context), **key, "epoch": epoch})):
             raise exists_already(context.record.context_id)
         for turn in context.turns():
             yield Query(s.RESTORE_TURN, {**_turn(turn), **key, "epoch": epoch})
-        yield from _log_steps(key, context)
+        yield from _log_steps(key, logs.rows(number))
         for entry in context.entries:
             body = rows.entry_body(entry.message, entry.actor_id)
             params = {
@@ -109,19 +119,76 @@ def _restore_steps(
         yield Query(s.UNINDEX, key)
 
 
-def _log_steps(key: Mapping[str, Any], context: RestoredContext) -> Steps[None]:
+def _log_steps(key: Mapping[str, Any], log: Iterator[_Row]) -> Steps[None]:
     """Add the rows of the log, many at once as long as they are short."""
     messages = _Rows(s.RESTORE_MESSAGES, s.ADD_MESSAGE)
     events = _Rows(s.RESTORE_EVENTS, s.ADD_EVENT)
-    for one in context.log():
-        if isinstance(one, RestoredMessage):
-            rows_, values = messages, {**one.row._asdict(), "role": one.role}
-        else:
-            rows_, values = events, one._asdict()
-        values["created_at"] = values.pop("created_us")
-        yield from rows_.add(key, values)
+    for is_message, values in log:
+        yield from (messages if is_message else events).add(key, values)
     yield from messages.one_by_one(key)
     yield from events.one_by_one(key)
+
+
+class _Logs:
+    """The rows of logs, in memory as long as they are few, and else in a file without a name."""
+
+    def __init__(self) -> None:
+        self._file = SpooledTemporaryFile(max_size=_MUCH)  # noqa: SIM115 - closed at the end
+        self._begins: list[int] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def read(self, contexts: Sequence[RestoredContext]) -> Iterator[list[None]]:
+        """Read the logs of *contexts*, some rows at a time; or `StorageFull`."""
+        for context in contexts:
+            self._begins.append(self._file.tell())
+            some: list[_Row] = []
+            size = 0
+            for one in context.log():
+                some.append(_row(one))
+                size += len(some[-1][1]["body"])
+                if size > _MUCH or len(some) == _AT_ONCE:
+                    self._keep(some)
+                    yield []
+                    some, size = [], 0
+            self._keep(some)
+            if some:
+                self._keep([])
+
+    def _keep(self, some: Sequence[_Row]) -> None:
+        raw = marshal.dumps(list(some))
+        try:
+            self._file.write(len(raw).to_bytes(8, "big") + raw)
+        except OSError as error:
+            raise StorageFull(
+                "there is no room for the rows of an import among temporary files: nothing was"
+                " stored; set TMPDIR to a folder with room"
+            ) from error
+
+    def rows(self, number: int) -> Iterator[_Row]:
+        """The rows of a log, in order: each with true if it is a message."""
+        place = self._begins[number]
+        while True:
+            self._file.seek(place)
+            size = int.from_bytes(self._file.read(8), "big")
+            some: list[_Row] = marshal.loads(self._file.read(size))  # noqa: S302 - our own
+            if not some:
+                return
+            place += 8 + size
+            yield from some
+
+
+def _row(one: RestoredMessage | StoredEvent) -> _Row:
+    if isinstance(one, RestoredMessage):
+        values = {**one.row._asdict(), "role": one.role}
+    else:
+        values = one._asdict()
+    values["created_at"] = values.pop("created_us")
+    return isinstance(one, RestoredMessage), values
 
 
 class _Rows:
