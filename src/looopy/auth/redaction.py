@@ -139,7 +139,7 @@ class Redactor:
         Any other object is replaced as a whole if its `repr` shows a secret. The type of a changed
         container is that of JSON: `dict`, `list` or `tuple`.
         """
-        if self.free:
+        if value is None or self.free:
             return value
         return cast("T", self.text(value) if isinstance(value, str) else self._value(value, 1))
 
@@ -348,10 +348,12 @@ class Redactor:
         low = lowered(text)
         suspected: list[Spelling] = []
         for known in self._secrets.values():
-            numbers = [n for head in known.heads if head in low for n in known.heads[head]]
-            for tail in {low[-1:], low[-2:]}:
-                numbers += known.tails.get(tail, ())
-            suspected += map(known.spelling, numbers)
+            heads, tails = known.beginnings
+            for head in heads:
+                if head in low:
+                    suspected += map(known.spelling, heads[head])
+            for tail in {low[-1:], low[-2:]} & tails.keys():
+                suspected += map(known.spelling, tails[tail])
         return search(text, suspected) if suspected else None
 
     def partial(self, partial: PartialMessage | None) -> PartialMessage | None:

@@ -20,7 +20,7 @@ import re
 import string
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
 MASK = "[redacted]"
@@ -112,12 +112,9 @@ class Secret:
 
     Attributes:
         least: No text with fewer characters holds it.
-        heads: The letters and digits with which a spelling begins, at most 3 and in lower case;
-            with the numbers of these spellings. "" for one that begins with something else.
-        tails: The beginnings of `heads`, which are the end of a text that may go on as a spelling.
     """
 
-    __slots__ = ("_made", "data", "heads", "least", "tails", "text")
+    __slots__ = ("_beginnings", "_made", "data", "least", "text")
 
     def __init__(self, secret: str | bytes) -> None:
         if isinstance(secret, str):
@@ -125,8 +122,21 @@ class Secret:
         else:
             self.text, self.data = secret.decode("latin-1"), secret
         self.least = len(self.text)
-        self.heads, self.tails = _beginnings(self.data[:3], self.text[:3])
+        self._beginnings: tuple[Beginnings, Beginnings] | None = None
         self._made: dict[int, Spelling] = {}
+
+    @property
+    def beginnings(self) -> tuple[Beginnings, Beginnings]:
+        """
+        Its heads and its tails, with the numbers of the spellings.
+
+        A head is the letters and digits with which a spelling begins, at most 3 and in lower case;
+        "" if it begins with something else. A tail is the beginning of one, as the end of a text
+        that may go on as a spelling.
+        """
+        if self._beginnings is None:
+            self._beginnings = _beginnings(self.data[:3], self.text[:3])
+        return self._beginnings
 
     def spelling(self, number: int) -> Spelling:
         """One of its spellings."""
@@ -213,7 +223,7 @@ Beginnings = Mapping[str, Sequence[int]]
 @lru_cache(maxsize=256)
 def _beginnings(data: bytes, text: str) -> tuple[Beginnings, Beginnings]:
     """
-    The heads and the tails of a secret that begins like this: see `Secret`.
+    The `Secret.beginnings` of a secret that begins like this.
 
     Three bytes decide them, and three bytes of a secret may outlive it. Tokens of one maker begin
     alike.
@@ -271,83 +281,107 @@ class Spelling:
 
     def _search(self, view: str, spelled: Sequence[str], found: list[tuple[int, int]]) -> int:
         opened = size = len(view)
-        alike = self._kind.alike
         for letters in spelled:
             if letters in MASK:  # it would be found in the mask again
                 continue
-            done = 0
+            reader = _Reader(letters, self._kind.alike)
             # Only a text and a secret that repeat themselves need more: then the text counts as
             # secret, rather than stop the process.
             steps = 2 * (size + len(letters)) + 1000
-            most = letters[:-1]
-            for start in _starts(view, letters, alike):
-                if start < done:
-                    continue
-                begun = len(most) if view.startswith(most, start) else 0
-                end, goes_on, taken = _read(view, start, letters, begun, alike)
-                if begun and not end and not goes_on:
-                    end, goes_on, taken = _read(view, start, letters, 0, alike)
+            start = reader.start(view, 0)
+            while start >= 0:
+                end, goes_on, taken = reader.read(view, start)
                 steps -= taken
                 if steps < 0:
                     end = size
                 if end:
                     found.append((start, end))
-                    done = end
                 if goes_on:
                     opened = min(opened, start)
+                start = reader.start(view, end or start + 1)
         return opened
 
 
-def _starts(view: str, letters: str, alike: Mapping[str, str]) -> Iterator[int]:
-    """Where *view* may begin to spell *letters*, in order."""
-    first = _PIECES.match(letters)[0]  # type: ignore[index]  # there are letters
-    if not _LETTERS.match(first):
-        marks = re.escape("".join(_ways(alike.get(first, first))))
-        yield from (mark.start() for mark in re.finditer(f"[{marks}]", view))
-        return
-    few, most = first[:LEAST], len(view) - len(first)
-    at = view.find(few)
-    while at >= 0:  # the end of a text may begin a longer one
-        if view.startswith(first, at) if at <= most else first.startswith(view[at:]):
-            yield at
-        at = view.find(few, at + 1)
-    for at in range(max(0, len(view) - len(few) + 1), len(view)):
-        if few.startswith(view[at:]):
-            yield at
+class _Reader:
+    """Reads *letters*, all but letters and digits of ASCII in any of their ways."""
 
+    def __init__(self, letters: str, alike: Mapping[str, str]) -> None:
+        self._letters, self._alike = letters, alike
+        pieces = _PIECES.finditer(letters)
+        first, second = next(pieces)[0], next(pieces, None)
+        self._run = first if _LETTERS.match(first) else ""
+        marked = second[0] if self._run and second else "" if self._run else first
+        self._marks = "".join(self._ways(marked)) if marked else ""  # of what follows the run
 
-def _read(
-    view: str, start: int, letters: str, begun: int, alike: Mapping[str, str]
-) -> tuple[int, bool, int]:
-    """
-    Read *letters* from *start* on, each in any of its ways; the first *begun* as they are.
+    def _ways(self, piece: str) -> Mapping[str, _Ways]:
+        return _ways(self._alike.get(piece, piece))
 
-    Returns:
-        The end, or 0; whether more text may give another end; the number of steps.
-    """
-    size, steps, goes_on = len(view), 1, False
-    ends = {start + begun}
-    for found in _PIECES.finditer(letters, begun):
-        piece = found[0]
-        written = None if _LETTERS.match(piece) else _ways(alike.get(piece, piece))
-        after: set[int] = set()
-        for end in ends:
-            at, ways = end, cast("Sequence[str]", (piece,))
-            if written and at < size:
-                ways = written.get(view[at], ())
+    def start(self, view: str, at: int) -> int:
+        """Where *view* may begin to spell them, from *at* on; -1: nowhere."""
+        run, marks, size = self._run, self._marks, len(view)
+        if not run:
+            found = re.compile(f"[{re.escape(marks)}]").search(view, at)
+            return found.start() if found else -1
+        least = at
+        while (at := view.find(run, at)) >= 0:
+            end = at + len(run)
+            if not marks or end == size or view[end] in marks:
+                return at
+            at += 1
+        few = run[:LEAST]  # the end of a text may be the beginning of a longer run
+        at = max(least, size - len(run) + 1)
+        while (at := view.find(few, at)) >= 0:
+            if run.startswith(view[at:]):
+                return at
+            at += 1
+        for at in range(max(least, size - len(few) + 1), size):
+            if few.startswith(view[at:]):
+                return at
+        return -1
+
+    def read(self, view: str, start: int) -> tuple[int, bool, int]:
+        """
+        Read them from *start* on.
+
+        Returns:
+            The end, or 0; whether more text may give another end; the number of steps.
+        """
+        most = len(self._letters) - 1
+        if view.startswith(self._letters[:most], start):  # but perhaps the last one, as they are
+            end, goes_on, steps = self._read(view, start + most, most)
+            if end or goes_on:
+                return end, goes_on, steps
+        return self._read(view, start, 0)
+
+    def _read(self, view: str, start: int, begun: int) -> tuple[int, bool, int]:
+        size, steps, goes_on = len(view), 1, False
+        ends = {start}
+        for found in _PIECES.finditer(self._letters, begun):
+            piece = found[0]
+            ways = None if _LETTERS.match(piece) else self._ways(piece)
+            after: set[int] = set()
+            for end in ends:
+                at = end
+                if ways is None or at == size:
+                    if view.startswith(piece, at):
+                        after.add(at + len(piece))
+                    elif size - at < len(piece) and piece.startswith(view[at:]):
+                        goes_on = True
+                    continue
+                known = ways.get(view[at], _NO_WAY)
                 if view[at] == "\\":
-                    at = _BACKSLASHES.match(view, at).end()  # type: ignore[union-attr]  # one is there
+                    at = _BACKSLASHES.match(view, at).end()  # type: ignore[union-attr]  # it is one
                     after.update(range(end + 1, at + 1) if piece == "\\" else ())
-            for way in ways:
-                if view.startswith(way, at):
-                    after.add(at + len(way))
-                elif size - at < len(way) and way.startswith(view[at:]):
-                    goes_on = True
-        steps += len(ends)
-        ends = after
-        if not ends:
-            break
-    return max(ends, default=0), goes_on, steps
+                for n in known.lengths:
+                    if at + n <= size and view[at : at + n] in known.written:
+                        after.add(at + n)
+                if size - at < known.lengths[-1]:
+                    goes_on = goes_on or known.begins(view[at:])
+            steps += len(ends)
+            ends = after
+            if not ends:
+                break
+        return max(ends, default=0), goes_on, steps
 
 
 # --- the ways to write one character -------------------------------------------------------------
@@ -356,8 +390,22 @@ _BACKSLASHES = re.compile(r"\\+")
 _SHORT = {"\n": "n", "\r": "r", "\t": "t", "\b": "b", "\f": "f", "\v": "v", "\0": "0"}
 
 
+class _Ways(NamedTuple):
+    """The ways to write a character that begin alike, and their lengths in ascending order."""
+
+    written: frozenset[str]
+    lengths: Sequence[int]
+
+    def begins(self, text: str) -> bool:
+        """True if one of them is longer than *text*, and begins with it."""
+        return any(len(way) > len(text) and way.startswith(text) for way in self.written)
+
+
+_NO_WAY = _Ways(frozenset(), (0,))
+
+
 @lru_cache(maxsize=1024)
-def _ways(chars: str) -> Mapping[str, Sequence[str]]:
+def _ways(chars: str) -> Mapping[str, _Ways]:
     """
     All ways to write one of *chars*, by their first character; also as UTF-8 read as Latin-1.
 
@@ -378,7 +426,10 @@ def _ways(chars: str) -> Mapping[str, Sequence[str]]:
         for one in plain:
             found.setdefault(one[0], set()).add(one)
         found.setdefault("\\", set()).update(escapes)
-    return {mark: sorted(ways) for mark, ways in found.items()}
+    return {
+        mark: _Ways(frozenset(ways), sorted({len(way) for way in ways}))
+        for mark, ways in found.items()
+    }
 
 
 def _small_digits(encoded: str) -> str:
