@@ -2,8 +2,9 @@
 The rule for a request that comes again, for all protocols.
 
 A request that is repeated shows the turn that it began: its stored answer, or the answer that is
-being written. If the turn's process died, the turn is continued. A repetition never runs it twice:
-clients and proxies repeat requests by themselves.
+being written. If the turn's process died, the turn is continued, unless the protocol has a word for
+that: the HTTP API and A2A tell it, and another request continues. A repetition never runs a turn
+twice: clients and proxies repeat requests by themselves.
 
 Doing a request again is asked for by a word of the protocol. It is refused once the turn ran a tool
 that has effects, unless it is forced. A turn that failed after such a tool is continued instead.
