@@ -274,7 +274,7 @@ class Erasures(ErasureRows):
         while names := [one.context_id for one in others if one.context_id not in seen]:
             await work.redact(names, actor_id, force=force)
             seen.update(names)
-            _, others = await self._part_of(actor_id)
+            found, others = await self._part_of(actor_id)
 
         def terms(one: Candidate) -> Terms:
             # An inner context goes with the outer one, whoever began it.

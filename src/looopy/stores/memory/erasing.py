@@ -179,16 +179,18 @@ def _redact(context: StoredContext, turns: Sequence[TurnRecord]) -> Redacted:
             if body is not None:
                 context.messages[position - context.visible_from] = message._replace(body=body)
                 count += 1
+    by_turn, late = {one.turn: one for one in places}, messages.late
     for place, event in enumerate(context.events):
-        if any(one.start_seq < event.seq <= one.end_seq for one in places):
+        turn = by_turn.get(event.turn)
+        if turn is not None and turn.start_seq < event.seq <= turn.end_seq:
             body = redacted_event(event.type, event.body)
         else:
-            body = without_calls(event.body, calls_at(messages.late, event.seq))
+            body = without_calls(event.body, calls_at(late, event.seq))
         context.events[place] = event._replace(body=body)
     context.turns = [
         replace(one, metadata={}) if one.turn in numbers else one for one in context.turns
     ]
-    calls = {one.call_id for one in messages.late if one.end_seq is None}
+    calls = {one.call_id for one in late if one.end_seq is None}
     context.state = redacted_state(
         context.state, numbers, calls, context.turn_count, told
     )

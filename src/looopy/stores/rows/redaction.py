@@ -194,6 +194,8 @@ class Messages:
 
     def __init__(self, turns: Sequence[TheirTurn], copies: Copies) -> None:
         self._turns = [one for one in turns if one.messages]
+        self._first = self._turns[0].first_position if self._turns else 1
+        self._next = 0  # the first of them that does not end before the present position
         self._copies = copies
         self._open: dict[str, int] = {}  # the `seq` of the message that announced it
         self._about: dict[str, object] = {}
@@ -207,15 +209,24 @@ class Messages:
     def next_range(self, position: int, last: int) -> Range | None:
         """The next messages to read behind *position*, up to *last* at most; `None` for none."""
         if self._copies or self._open:
-            first = max(position + 1, self._turns[0].first_position if self._turns else 1)
+            first = max(position + 1, self._first)
             return (first, last) if first <= last else None
-        left = (one for one in self._turns if one.last_position > position)
-        ranges = ((max(position + 1, one.first_position), one.last_position) for one in left)
-        return next(ranges, None)
+        if (turn := self._turn_at(position + 1)) is None:
+            return None
+        return max(position + 1, turn.first_position), turn.last_position
+
+    def _turn_at(self, position: int) -> TheirTurn | None:
+        """The turn with *position* in it, or the next one; positions rise from call to call."""
+        while self._next < len(self._turns):
+            if self._turns[self._next].last_position >= position:
+                return self._turns[self._next]
+            self._next += 1
+        return None
 
     def redacted(self, position: int, seq: int, body: str) -> str | None:
         """The body of the next message's row without that; `None` to leave it."""
-        if any(position in one.messages for one in self._turns):
+        turn = self._turn_at(position)
+        if turn is not None and position in turn.messages:
             return self._said_by_them(position, seq, body)
         names = self._copies.at(seq)
         is_wanted = names and any(tool in body for tool in ARTIFACT_TOOLS)

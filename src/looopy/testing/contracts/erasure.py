@@ -476,19 +476,22 @@ class RedactionContract(Contract):
 
     @needing("journal.fork")
     async def test_a_fork_that_is_made_on_the_way_is_redacted(self, stores: Stores) -> None:
-        """It was not there when the contexts of the person were looked for."""
+        """It was not there when the contexts of the person were looked for. Their own fork goes."""
         await _turn(stores)
         await _guest_turn(stores)
+        await _turn(stores, "bobs", actor="bob")
         redact = stores.contexts.redact  # type: ignore[attr-defined] # of a backend
 
         async def forks_first(name: str, actor_id: str, *, force: bool) -> Any:
             if await stores.state.load("fork") is None:
                 await stores.journal.fork(CONTEXT, "fork")
+                await stores.journal.fork("bobs", "bobs-fork")
             return await redact(name, actor_id, force=force)
 
         stores.contexts.redact = forks_first  # type: ignore[attr-defined] # as above
         report = await stores.contexts.erase_person("bob")
         assert report.redacted_ids == (CONTEXT, "fork")
+        assert sorted(report.context_ids) == ["bobs", "bobs-fork"]
         for name in report.redacted_ids:
             assert "bobs-words" not in await self._all_of(stores, name)
 
