@@ -98,9 +98,8 @@ class _Quiet(logging.Filter):
     Keeps errors of callers, and what they sent, such as the token of a receiver, out of the log.
 
     The SDK logs each refused request as a warning, each body if it debugs, and one that it cannot
-    parse with the error,
-    whose text has values of the body. The caller gets that error as the answer; in the log, it is
-    for debugging.
+    parse with the error, whose text has values of the body. The caller gets that error as the
+    answer; in the log, it is for debugging.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
