@@ -106,4 +106,12 @@ MUTANTS = [
         "if call.status == 'nothing':",
         "tests/cli/test_budget.py::test_a_call_of_a_killed_process_is_shown_and_released",
     ),
+    mutant(
+        "host-erases-others",
+        "an erasure takes the context that somebody else made between its check and its end",
+        "looopy.server.host:AgentHost.erase",
+        "erased = await stores.contexts.erase(context_id, owner=actor_id, force=force)",
+        "erased = await stores.contexts.erase(context_id, force=force)",
+        "tests/server/test_host.py::test_an_erasure_takes_no_context_that_somebody_made_meanwhile",
+    ),
 ]
