@@ -441,11 +441,14 @@ class Known:
     async def _find_open_calls(self, tools: Mapping[str, Tool]) -> None:
         """Find the calls that the last turn left open, and which of them had started."""
         self.open_calls, self.announced_at, self.last = [], None, None
-        record, resumable, held = self.record, self.state.resumable, self.state.held
+        record, state = self.record, self.state
+        resumable, held = state.resumable, state.held
         if record is None:
             return
         if resumable is None:
-            resumable = max((one.asked_in for one in held), default=None)
+            requests = (*state.pending, *(request for request, _ in state.answered))
+            turns_of_calls = (*(one.asked_in for one in held), *(one.turn for one in requests))
+            resumable = max(turns_of_calls, default=None)
         if resumable is not None:
             turns = await self.stores.journal.turns(self.context_id, after=resumable - 1, limit=1)
             self.last = turns[0] if turns else None

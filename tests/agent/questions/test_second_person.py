@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+from contextlib import closing
 
 import pytest
 from tests.agent.kit import assert_whole, collect
 from tests.agent.questions.test_decisions import of
 
-from looopy import Approve, AuthContext, Deny, ToolContext, tool
+from looopy import Approve, AuthContext, Deny, ToolContext, open_stores, tool
 from looopy.agent.plan import DENIED
 from looopy.auth import AuthRequest, encrypt_credential
 from looopy.errors import (
@@ -252,6 +254,24 @@ async def test_nobody_decides_what_has_expired_or_is_gone(make_agent, memory_sto
     await agent.clear()
     with pytest.raises(InputNotFound):
         await agent.decide(name, Approve(), BOSS)
+
+
+async def test_a_damaged_record_of_the_call_lends_nobody_an_identity(make_agent, sqlite_file):
+    """The turn that asked is known from the request as well."""
+    office, url = Office(), f"sqlite:///{sqlite_file}"
+    async with open_stores(url) as stores:
+        _, name = await asked(make_agent, stores, office)
+        with closing(sqlite3.connect(sqlite_file)) as database, database:
+            changed = "replace(state, '\"held\":[', '\"held\":[1,')"
+            damage = f"UPDATE looopy_contexts SET state = {changed}"
+            assert database.execute(damage).rowcount == 1
+        agent = await make_agent([text("done")], tools=office.tools, stores=stores)
+        for _ in range(2):
+            inputs = {one.request_id: True for one in agent.state.pending}
+            result = await agent.execute_turn(None, BOSS, inputs=inputs)
+            assert (result.outcome, office.ran) == (Outcome.AUTH_REQUIRED, [])
+        assert inputs == {}
+        assert name == "1-call_1"
 
 
 async def test_a_decision_about_an_inner_agents_call_is_the_deciders_there_too(
