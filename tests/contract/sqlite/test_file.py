@@ -31,6 +31,7 @@ from looopy.stores.sql import migrate
 from looopy.stores.sql.driver import Query
 from looopy.stores.sql.migrate import bring_to_head
 from looopy.stores.sql.sqlite import connection as sqlite
+from looopy.stores.sql.sqlite import gaps
 from looopy.stores.sql.sqlite import schema as fresh
 from looopy.stores.sql.sqlite.backups import backups_of
 from looopy.stores.sql.sqlite.driver import SQLiteDriver
@@ -1069,6 +1070,24 @@ def test_a_page_in_memory_brings_no_erased_words_back(tmp_path):
         assert b"erased-words" not in _content(path)
         assert ours.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         assert ours.execute("SELECT count(*) FROM mine").fetchall() == [(3,)]
+
+
+def test_a_file_with_pointer_maps_is_rewritten_instead(tmp_path, monkeypatch):
+    """Their pages may begin like a page of rows: an application has turned `auto_vacuum` on."""
+    monkeypatch.setattr(gaps, "_clear", lambda *_: pytest.fail("a pointer map may be overwritten"))
+    path = tmp_path / "a.db"
+    with contextlib.closing(sqlite3.connect(path)) as maker:
+        maker.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        maker.execute("CREATE TABLE mine (x)")
+        maker.executemany("INSERT INTO mine VALUES (?)", [("row" * 500,)] * 50)
+        maker.commit()
+    migrate.upgrade(f"sqlite:///{path}")
+    with contextlib.closing(sqlite.connect(path)) as ours:
+        assert ours.empty_log(wait=True)
+        assert clear_some(ours, path, 0) is None
+        assert ours.empty_log(wait=True)
+        assert ours.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        assert ours.execute("SELECT count(*) FROM mine").fetchall() == [(50,)]
 
 
 def test_gaps_are_left_while_another_process_writes(tmp_path):

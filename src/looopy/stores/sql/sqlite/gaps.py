@@ -22,7 +22,7 @@ from looopy.stores.sql.statements import VERSION_TABLE
 
 _PAGES_AT_ONCE = 1024
 # By the type of a page: the size of its header. Other pages begin with a page number, whose first
-# byte tells them apart up to this number of pages.
+# byte tells them apart up to this number of pages; those of `auto_vacuum` cannot be told apart.
 _HEADERS = {2: 12, 5: 12, 10: 8, 13: 8}
 _TELLABLE = 2**25
 # Never closed: closing any descriptor of a file drops all locks that SQLite holds on it in this
@@ -42,7 +42,9 @@ def clear_some(connection: Connection, path: Path, first: int) -> int | None:
         OSError: The file cannot be read or written.
         sqlite3.Error: It is locked.
     """
-    if not hasattr(os, "pread"):
+    ((count,),) = connection.execute("PRAGMA page_count")
+    ((pointers,),) = connection.execute("PRAGMA auto_vacuum")
+    if pointers or count >= _TELLABLE or not hasattr(os, "pread"):
         connection.execute("VACUUM")
         return None
     connection.execute("PRAGMA shrink_memory")  # drops pages in memory, with their gaps
@@ -52,17 +54,12 @@ def clear_some(connection: Connection, path: Path, first: int) -> int | None:
             return first
         ((count,),) = connection.execute("PRAGMA page_count")
         ((size,),) = connection.execute("PRAGMA page_size")
-        if count < _TELLABLE:
-            end = min(first + _PAGES_AT_ONCE, count)
-            changed = _clear(_descriptor(path), first, end, size)
-            if changed:  # any page: the others read all pages again
-                connection.execute(f"UPDATE {VERSION_TABLE} SET version_num = version_num")  # noqa: S608 - a constant
-        else:
-            end = count
+        end = min(first + _PAGES_AT_ONCE, count)
+        if _clear(_descriptor(path), first, end, size):
+            # A write to any page: the others read all pages again.
+            connection.execute(f"UPDATE {VERSION_TABLE} SET version_num = version_num")  # noqa: S608 - a constant
     finally:
         connection.execute("COMMIT")
-    if count >= _TELLABLE:
-        connection.execute("VACUUM")
     return end if end < count else None
 
 
