@@ -166,10 +166,12 @@ class Redactor:
             return self.text(value)
         if value is None or isinstance(value, (bool, int, float)):
             return value
+        if isinstance(value, (UserMessage, AssistantMessage, ToolResultMessage, CustomMessage)):
+            return self.message(value)
         if isinstance(value, (bytes, bytearray, memoryview)):
             return self._in_bytes(value)
         if depth <= _MAX_DEPTH:
-            if isinstance(value, Mapping):
+            if isinstance(value, (dict, Mapping)):
                 return self._in_mapping(value, depth)
             if isinstance(value, (list, tuple)):
                 items = [self._value(item, depth + 1) for item in value]
@@ -178,8 +180,6 @@ class Redactor:
                 return tuple(items) if isinstance(value, tuple) else items
         if isinstance(value, BaseException):
             return self.error(value)
-        if isinstance(value, (UserMessage, AssistantMessage, ToolResultMessage, CustomMessage)):
-            return self.message(value)
         if isinstance(value, _BLOCKS):
             return self.block(value)
         if isinstance(value, PendingRequest):
@@ -265,9 +265,6 @@ class Redactor:
 
     def block(self, block: Block) -> Block:
         """*block* without secrets."""
-        if isinstance(block, (ImageContent, DocumentContent, AudioContent)):
-            names = (f.name for f in fields(block))
-            return TextContent(MASK) if any(self.shows(getattr(block, n)) for n in names) else block
         if isinstance(block, TextContent):
             text, sources = self.text(block.text), self._citations(block.citations)
             signed = text is block.text and not self.shows(block.text_signature)
@@ -275,6 +272,9 @@ class Redactor:
                 return block
             kept = block.text_signature if signed else None
             return TextContent(text, text_signature=kept, citations=sources)
+        if isinstance(block, (ImageContent, DocumentContent, AudioContent)):
+            names = (f.name for f in fields(block))
+            return TextContent(MASK) if any(self.shows(getattr(block, n)) for n in names) else block
         if isinstance(block, ThinkingContent):
             thinking = self.text(block.thinking)
             if thinking is block.thinking and not self.shows(block.thinking_signature):

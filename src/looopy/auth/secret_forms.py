@@ -80,7 +80,7 @@ def _gather(value: Any, depth: int, found: set[str | bytes]) -> None:
 
 def members_of(value: Any) -> list[Any]:
     """The parts of *value*, as far as they can be read without running its code."""
-    if isinstance(value, Mapping):
+    if isinstance(value, (dict, Mapping)):  # the first is quick
         return list(value.values())
     if isinstance(value, (list, tuple, set, frozenset)):
         return list(value)
