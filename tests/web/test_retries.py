@@ -15,7 +15,7 @@ import httpx2
 import pytest
 from a2a.client import A2ACardResolver, ClientConfig, ClientFactory
 from a2a.helpers import new_text_message
-from a2a.types import ListTasksRequest, Role, SendMessageRequest, TaskState
+from a2a.types import GetTaskRequest, ListTasksRequest, Role, SendMessageRequest, TaskState
 from openai import AsyncOpenAI
 from tests.web.test_browser import Served
 
@@ -185,11 +185,11 @@ async def test_a_message_that_the_a2a_sdk_sends_again_is_one_task(binding, kille
         message = new_text_message("act", role=Role.ROLE_USER)
 
         async def send(message: Any) -> Any:
-            last = None
-            async for one in client.send_message(SendMessageRequest(message=message)):
-                last = one
+            sent = client.send_message(SendMessageRequest(message=message))
+            first, *_ = [one async for one in sent]
+            task = await client.get_task(GetTaskRequest(id=first.task.id))
             found = await client.list_tasks(ListTasksRequest(history_length=0))
-            return last.task, sorted(TaskState.Name(one.status.state) for one in found.tasks)
+            return task, sorted(TaskState.Name(one.status.state) for one in found.tasks)
 
         first = asyncio.ensure_future(send(message))
         await desk.acted()
