@@ -142,7 +142,7 @@ class Secret:
         """One of its spellings."""
         made = self._made.get(number)
         if made is None:
-            made = self._made[number] = Spelling(self, _KINDS[number])
+            made = self._made[number] = Spelling(self.text, self.data, _KINDS[number])
         return made
 
     def spellings(self) -> Iterator[Spelling]:
@@ -247,11 +247,13 @@ class Spelling:
         view: See `_Kind`.
     """
 
-    __slots__ = ("_kind", "_sample", "_secret", "view")
+    __slots__ = ("_data", "_kind", "_sample", "_text", "view")
 
-    def __init__(self, secret: Secret, kind: _Kind) -> None:
-        self._secret, self._kind, self.view = secret, kind, kind.view
-        self._sample = kind.letters(secret.text[:_SAMPLE], secret.data[:_SAMPLE])[-1]
+    def __init__(self, text: str, data: bytes, kind: _Kind) -> None:
+        # Not the `Secret`, which holds this: in a cycle, it would outlive its turn.
+        self._text, self._data = text, data
+        self._kind, self.view = kind, kind.view
+        self._sample = kind.letters(text[:_SAMPLE], data[:_SAMPLE])[-1]
 
     @property
     def fragment(self) -> str:
@@ -271,13 +273,12 @@ class Spelling:
             The beginning of what may go on as a spelling after the end of *view*; the length of
             *view* if nothing may.
         """
-        secret = self._secret
-        if len(secret.data) > _SAMPLE:  # its beginning costs the same, however long it is
+        if len(self._data) > _SAMPLE:  # its beginning costs the same, however long it is
             begun: list[tuple[int, int]] = []
             opened = self._search(view, (self._sample,), begun)
             if not begun:
                 return opened
-        return self._search(view, self._kind.letters(secret.text, secret.data), found)
+        return self._search(view, self._kind.letters(self._text, self._data), found)
 
     def _search(self, view: str, spelled: Sequence[str], found: list[tuple[int, int]]) -> int:
         opened = size = len(view)
