@@ -123,11 +123,12 @@ def plan_turn(
         answered_by: By request id, the persons who answered in an outer turn, if not *actor_id*.
     """
     inputs = inputs or {}
-    if decides or not situation.is_of(actor_id):
+    is_own = situation.is_of(actor_id)
+    if decides or not is_own:
         _refuse_answers(situation, inputs, actor_id, decides=decides, judged=judged)
     before = _still(situation, situation.state.answered)
     answers = hear(situation, inputs, before, keys or KeyRing(), redactor)
-    if not situation.is_of(actor_id):
+    if not is_own:
         known, new = answers.given[: len(before)], answers.given[len(before) :]
         new = [(replace(request, answered_by=actor_id), value) for request, value in new]
         answers = replace(answers, given=(*known, *new))
@@ -143,7 +144,7 @@ def plan_turn(
         plan = _say_instead(situation, user_message, late)
     else:
         answers = replace(answers, given=(*answers.given, *late))
-        anew, is_theirs = bool(inputs or late), situation.is_of(actor_id) and not decides
+        anew, is_theirs = bool(inputs or late), is_own and not decides
         plan = _planned(
             situation, user_message, answers, has_auth, anew=anew, is_theirs=is_theirs
         )

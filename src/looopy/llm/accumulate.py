@@ -16,7 +16,7 @@ other, so that no reader ever sees a half.
 
 from __future__ import annotations
 
-import uuid
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -50,7 +50,7 @@ _END: dict[str, StreamEventType] = {"text": "text_end", "thinking": "thinking_en
 
 
 def _fresh_call_id() -> str:
-    return f"call_{uuid.uuid4().hex[:24]}"
+    return f"call_{os.urandom(12).hex()}"
 
 
 class _Block:

@@ -12,6 +12,7 @@ import random
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from itertools import chain
 
 from looopy._failpoints import reach
 from looopy.auth.secret_forms import names_a_secret
@@ -205,12 +206,13 @@ async def _listen(
         total_s=options.timeout_s,
     )
     reach("B4")
-    with turn.scope:
-        stream = given.provider.stream(request, options)
+    stream = events = None
     try:
-        events = aiter(stream)
         while True:
             with turn.scope:
+                if events is None:
+                    stream = given.provider.stream(request, options)
+                    events = aiter(stream)
                 event = await anext(events)
             partial = event.partial
             if event.type in ("done", "error"):
@@ -229,9 +231,9 @@ async def _listen(
             if event.server_tool is not None:
                 yield served.group(event.type, event.server_tool)
             else:
-                for whole in pieces.of(event):
-                    for piece in (whole,) if deltas is None else deltas(whole):
-                        yield turn.out.delta(piece)
+                whole = pieces.of(event)
+                for piece in whole if deltas is None else chain.from_iterable(map(deltas, whole)):
+                    yield turn.out.delta(piece)
             arrived += 1
             if arrived % _AT_A_TIME == 0:
                 with turn.scope:
@@ -246,16 +248,16 @@ async def _listen(
             raise
         attempt.final = StreamEvent("error", message=said, error=late)
     except Exception as exc:  # noqa: BLE001 - a provider that breaks its contract and raises
-        attempt.final = _raised(turn, exc, attempt)
+        attempt.final = _raised(turn, exc, attempt, begun=stream is not None)
     finally:
         patience.close()
         await _close(turn, stream)
         attempt.held.clear()
 
 
-def _raised(turn: Turn, exc: Exception, attempt: _Attempt) -> StreamEvent:
+def _raised(turn: Turn, exc: Exception, attempt: _Attempt, *, begun: bool) -> StreamEvent:
     """The last event of a call whose provider raised; raises *exc* if no call was made."""
-    if isinstance(exc, (BudgetExceeded, StoreError)):
+    if not begun or isinstance(exc, (BudgetExceeded, StoreError)):
         raise exc
     what = "the provider raised instead of ending its stream with an error"
     turn.log_failure(what, exc, attempt=attempt.number)

@@ -32,7 +32,7 @@ from looopy.types.message import NO_USAGE, Usage
 from looopy.types.request import StreamEvent
 from looopy.types.storable import repair
 
-# Events of messages, which were searched for secrets before the turn added them, and of numbers.
+# Events of messages, which were searched and repaired before the turn added them, and of numbers.
 _SEARCHED = frozenset(
     {
         IterationEnd,
@@ -115,11 +115,12 @@ class Outgoing:
 
     def make(self, kind: Callable[..., AgentEvent], **fields: Any) -> AgentEvent:
         """An event of this turn and iteration, for the caller to yield."""
-        if not (self._redactor.free or kind in _SEARCHED):
-            fields = {name: self._redactor.value(value) for name, value in fields.items()}
-        for name, value in fields.items():
-            if type(value) is str and not value.isascii():  # it may quote anything
-                fields[name] = repair(value)
+        if kind not in _SEARCHED:
+            if not self._redactor.free:
+                fields = {name: self._redactor.value(value) for name, value in fields.items()}
+            for name, value in fields.items():
+                if type(value) is str and not value.isascii():  # it may quote anything
+                    fields[name] = repair(value)
         return _maker(kind)(iteration=self._progress.iteration, **self._facts, **fields)
 
     def delta(self, event: StreamEvent) -> MessageUpdate:

@@ -45,9 +45,13 @@ class Pieces:
     def of(self, event: StreamEvent) -> Sequence[StreamEvent]:
         """The events that show *event*."""
         call, partial, rest = event.tool_call, event.partial, ""
-        if call is not None and (clean := _clean_call(call, repair(call.id))) is not call:
-            event = replace(event, tool_call=clean)
-        if isinstance(partial, Accumulator):  # its pieces are whole
+        ours = partial.__class__ is Accumulator  # its pieces are whole
+        if call is None:
+            if ours:
+                return (event,)
+        elif not (ours and _is_plain(call, event.delta)):
+            event = replace(event, tool_call=_clean_call(call, repair(call.id)))
+        if ours:
             return (event,)
         half = self._halves.pop(event.content_index, "")
         if event.type.endswith("_delta"):
@@ -64,6 +68,12 @@ class Pieces:
             kind = cast("StreamEventType", event.type.replace("_end", "_delta"))
             return (replace(event, type=kind, delta=rest, tool_call=None), event)
         return (event,)
+
+
+def _is_plain(call: ToolCall, arguments: str) -> bool:
+    """True if a call that was read from the JSON *arguments* surely needs no repair."""
+    escapes = "\\u" in arguments or not arguments.isascii()
+    return not escapes and (call.id + call.name).isprintable()
 
 
 class _Mended:
@@ -161,15 +171,17 @@ def _clean_block(turn: Turn, block: AssistantBlock) -> AssistantBlock:
 
 def _clean_call(call: ToolCall, call_id: str) -> ToolCall:
     raw, signature = call.invalid_arguments, call.thought_signature
-    fixed = amended(
-        call,
-        id=call_id,
-        name=repair(call.name),
-        arguments=repair_json(call.arguments),
-        thought_signature=signature if signature is None else _kept_signature(signature),
-        invalid_arguments=None if raw is None else repair(raw),
+    clean = (
+        call_id,
+        repair(call.name),
+        repair_json(call.arguments),
+        None if signature is None else _kept_signature(signature),
+        None if raw is None else repair(raw),
     )
-    return call if fixed == call else fixed
+    if clean == (call.id, call.name, call.arguments, signature, raw):
+        return call
+    names = ("id", "name", "arguments", "thought_signature", "invalid_arguments")
+    return amended(call, **dict(zip(names, clean, strict=True)))
 
 
 def _clean_citation(one: Citation) -> Citation:

@@ -304,19 +304,22 @@ class _Worker:
                 if jobs:
                     self._carry_out(connection, jobs, self._path, self._patience_s)
                 erased = any(job.erases for job in jobs)
-                self._hurries |= any(job.work is _scrub for job in jobs)
                 if erased:
                     self._page = 0
+                if self._page is not None:
+                    self._hurries |= any(job.work is _scrub for job in jobs)
                 if erased or self._to_empty:
                     self._to_empty = not connection.empty_log(wait=erased or not going_on)
                 if jobs:
                     self._call(_hand_out, jobs, self._bells)
-                cleared = (self._hurries or not jobs) and self._clear_gaps(connection)
-                while cleared and not going_on:
+                cleared = False
+                if self._page is not None and (self._hurries or not jobs):
                     cleared = self._clear_gaps(connection)
+                    while cleared and not going_on:
+                        cleared = self._clear_gaps(connection)
                 jobs = []  # while waiting, keep nothing alive
                 rest_s = self._compare(connection)
-                if self.left is not None:
+                if self._to_empty or self._page is not None:
                     soon_s = _OTHERS_S if cleared else _EMPTY_S
                     rest_s = soon_s if rest_s is None else min(rest_s, soon_s)
         finally:
