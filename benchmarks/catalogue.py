@@ -35,8 +35,8 @@ class Scenario:
 _ALL = ("memory", "sqlite", "postgres")
 SCENARIOS = {
     "S1": Scenario("200 text turns on one context", _ALL),
-    "jwt": Scenario("S1 with a JWT against S1, and by HTTP", ("memory", "sqlite"), floor=False),
     "S2": Scenario("100 tool turns on one context", _ALL),
+    "jwt": Scenario("S1 with a JWT against S1, and by HTTP", ("memory", "sqlite"), floor=False),
     "S3": Scenario("open a context, whole history", ("sqlite", "postgres"), (1000, 10_000)),
     "S3W": Scenario(
         "open a context, window of 100 messages", ("sqlite", "postgres"), (10_000, 100_000)

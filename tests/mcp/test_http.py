@@ -79,7 +79,7 @@ async def test_each_turn_brings_its_own_credentials(door, make_agent, memory_sto
         result = await agent.execute_turn("who am I?", user(name))
         said.append(result.iterations[0].tool_results[0].text)
     # The server says it back, and it is not shown: it is a secret of the turn.
-    assert said == ["[redacted]", "[redacted]"]
+    assert said == ["Bearer [redacted]", "Bearer [redacted]"]
     assert {who for who, _ in doorman.seen} == {"Bearer token-of-ada"}
     await assert_whole(memory_stores)
     assert "token-of-ada" not in repr(await memory_stores.journal.events("ada"))

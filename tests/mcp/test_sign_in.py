@@ -57,7 +57,7 @@ async def test_each_user_signs_in_and_no_store_holds_a_token(office, make_agent,
         )
         result = await agent.execute_turn("go", AuthContext(name))
         # The server says it back, and it is not shown: it is a secret.
-        assert result.iterations[0].tool_results[0].text == "[redacted]"
+        assert result.iterations[0].tool_results[0].text == "Bearer [redacted]"
         assert kept[name].tokens.access_token == f"token-for-{name}-code"
         await agent.shutdown()
     paths = [path for path, _ in office.seen]

@@ -140,5 +140,6 @@ def test_a_model_without_its_provider_is_refused(any_llm):
 def test_a_missing_package_is_named(monkeypatch):
     """With both installations that it needs."""
     monkeypatch.setattr(anyllm, "find_spec", lambda _: None)
-    with pytest.raises(MissingExtra, match=r"any-llm-sdk.mistral"):
+    with pytest.raises(MissingExtra, match=r'packages of its extra "mistral"') as missing:
         AnyLLMProvider("mistral:small")
+    assert missing.value.extras == ("any-llm",)

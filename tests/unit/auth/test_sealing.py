@@ -220,8 +220,9 @@ def test_a_request_without_a_key_cannot_be_answered():
 def test_a_missing_extra_is_named(monkeypatch):
     """By the command that installs it."""
     monkeypatch.setitem(sys.modules, "joserfc.jwe", None)
-    with pytest.raises(MissingExtra, match=r"looopy\[auth\]"):
+    with pytest.raises(MissingExtra) as missing:
         KeyRing().issue("r", "c")
+    assert missing.value.extras == ("auth",)
 
 
 def test_nothing_of_it_is_loaded_before_it_is_needed():

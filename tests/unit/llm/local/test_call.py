@@ -123,7 +123,7 @@ async def test_a_grammar_that_cannot_be_made_ends_without_an_answer():
         (-signal.SIGILL, "", ConfigurationError, "AVX2"),
         (0xC000001D, "", ConfigurationError, "AVX2"),
         (-signal.SIGKILL, "", LLMUnavailable, "memory"),
-        (1, "ModuleNotFoundError: No module named 'xllamacpp'", MissingExtra, r"looopy\[local\]"),
+        (1, "ModuleNotFoundError: No module named 'xllamacpp'", MissingExtra, "needs its runtime"),
         (1, "x\nRuntimeError: Failed to init\n\n", ConfigurationError, "Failed to init"),
     ],
 )
