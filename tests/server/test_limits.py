@@ -343,6 +343,7 @@ OTHERS = {
     "looopy.server.acp.agent:_LONGEST_INDEXED": "another way to look, over stdio",
     "looopy.server.acp.wire:MAX_DEPTH": "over stdio",
     "looopy.stores.search:_MOST_UNITS": "what a query of so many words may become",
+    "looopy.stores.search:_MOST_AT_ONCE": "how many contexts are looked at together",
     "looopy.stores.search:_LONGEST_SNIPPET": "how much of a message is shown",
     "looopy.server.client:_LONGEST_PAUSE_S": "of the client",
     "looopy.server.timeline:_MOST_EVENTS": "a longer timeline is cut",
