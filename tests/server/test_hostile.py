@@ -15,7 +15,7 @@ from tests.server.test_api import ADA, serving
 from tests.server.test_auth import bearer, token, unsigned
 from tests.server.test_limits import everything
 from tests.server.test_quotas import FACES, RUN
-from tests.server.test_strangers import TABLE
+from tests.server.test_strangers import ALIKE, LISTS, TABLE, got
 
 from looopy.server import Limits, mcp_api
 
@@ -256,9 +256,10 @@ async def test_every_route_asks_who_it_is_and_where_it_is():
     }
     async with world_of() as world:
         world.client._transport.app.state.site.authenticate = bearer()
-        for route, requests in TABLE.items():
+        requests = {route: named("c")[0] for route, named in TABLE.items()}
+        requests |= {route: got(path)[0] for route, path in {**ALIKE, **LISTS}.items()}
+        for route, (path, body, headers) in requests.items():
             method = route.partition(" ")[0]
-            path, body, headers = requests("c")[0]
             content = None if body is None else json.dumps(body)
             every = (
                 tokens.items()

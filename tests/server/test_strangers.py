@@ -20,6 +20,7 @@ from looopy.testing import ScriptedProvider, text, tool_call
 
 EVERY_FACE = [*FACES, mcp_api]
 HERS, RUNS, UNKNOWN = "hers-1", "runs-1", "nope-1"
+REQUEST = "1-call_1"  # what waits in hers
 
 
 def told(**more):
@@ -153,6 +154,12 @@ TABLE = {
         f"/contexts/{c}/follow-up", {"message": "Hi."}
     ),
     "POST /contexts/{context_id}/cancel": lambda c: posted(f"/contexts/{c}/cancel", {}),
+    "POST /contexts/{context_id}/decisions": lambda c: posted(
+        f"/contexts/{c}/decisions",
+        {"request_id": REQUEST, "answer": True},
+        {"request_id": REQUEST, "answer": False},
+        {"request_id": "nothing", "answer": True},
+    ),
     "POST /contexts/{context_id}/fork": lambda c: posted(
         f"/contexts/{c}/fork", {"new_context_id": "mine"}, {"new_context_id": "mine", "at": 1}
     ),
@@ -173,6 +180,17 @@ TABLE = {
     ),
     "GET /v1/responses/{response_id}": lambda c: got(
         f"/v1/responses/resp_1_{c}", f"/v1/responses/resp_1_{c}?stream=true"
+    ),
+    "DELETE /v1/responses/{response_id}": lambda c: got(f"/v1/responses/resp_1_{c}"),
+    "GET /v1/responses/{response_id}/input_items": lambda c: got(
+        f"/v1/responses/resp_1_{c}/input_items"
+    ),
+    "GET /v1/conversations/{conversation_id}": lambda c: got(f"/v1/conversations/{c}"),
+    "DELETE /v1/conversations/{conversation_id}": lambda c: got(f"/v1/conversations/{c}"),
+    "GET /v1/conversations/{conversation_id}/items": lambda c: got(
+        f"/v1/conversations/{c}/items",
+        f"/v1/conversations/{c}/items?order=asc&limit=1",
+        f"/v1/conversations/{c}/items?after=msg_1_in_{c}",
     ),
     "POST /v1/responses/{response_id}/cancel": lambda c: posted(
         f"/v1/responses/resp_1_{c}/cancel", {}
@@ -218,17 +236,23 @@ TABLE = {
     "GET /v1/tasks/{id}:subscribe": lambda c: got(f"/v1/tasks/task_1_{c}:subscribe"),
     "POST /v1/tasks/{id}:subscribe": lambda c: posted(f"/v1/tasks/task_1_{c}:subscribe", {}),
 }
-# Routes that name no context, and what they say to everybody.
+# Routes that name no context, and say the same to everybody.
 PUBLIC = {
-    *("GET /healthz", "GET /readyz", "GET /openapi.json", "GET /v1/models"),
+    *("GET /healthz", "GET /readyz", "GET /openapi.json"),
     *("GET /.well-known/agent-card.json", "GET /extendedAgentCard", "GET /v1/card"),
 }
 # Those whose calls need a session of their protocol: the module that tests them as a stranger.
 ELSEWHERE = {
     f"{method} /mcp": "tests.server.mcp.test_streamable" for method in ("GET", "POST", "DELETE")
 }
+# Routes that name no context, and say the same to every caller.
+ALIKE = {
+    "GET /v1/models": "/v1/models",
+    "GET /v1/models/{model:path}": "/v1/models/looopy",
+    "POST /v1/conversations": "/v1/conversations",
+}
 # The caller's own contexts.
-LISTS = {"GET /contexts": "/contexts", "GET /tasks": "/tasks"}
+LISTS = {"GET /contexts": "/contexts", "GET /tasks": "/tasks", "GET /requests": "/requests"}
 # Requests that would make a context: that of another actor is refused as one that cannot be made.
 MAKING = [
     ("/contexts/{}/turns", lambda _: {"message": "Hi."}),
@@ -263,7 +287,15 @@ async def serving():
         return Agent(context_id, llm_provider=model, stores=stores, tools=[wait, send])
 
     tokens = StaticTokens({ADA: "ada", BEN: "ben", EVE: {"actor_id": "ada", "tenant_id": "other"}})
-    async with open_stores("memory:") as stores, AgentHost(build, stores) as host:
+
+    def may_answer(request, auth):
+        """The actor of this name may, and another tenant has one, too."""
+        return auth.actor_id == "ada"
+
+    async with (
+        open_stores("memory:") as stores,
+        AgentHost(build, stores, may_answer=may_answer) as host,
+    ):
         app = create_app(host, authenticate=tokens, faces=EVERY_FACE)
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
@@ -274,7 +306,8 @@ async def serving():
                     turn = agent.execute_turn(said, ada)
                     await turn.accepted()
                     if name == HERS:
-                        await turn
+                        [request] = (await turn).pending
+                        assert request.request_id == REQUEST
             await stores.artifacts.save(HERS, "art", b"secret")
             try:
                 yield world
@@ -369,7 +402,7 @@ async def test_every_route_is_in_the_table():
         there = {
             f"{method} {route.path}" for route in routes for method in route.methods - {"HEAD"}
         }
-    others = there ^ {*TABLE, *PUBLIC, *LISTS, *ELSEWHERE}
+    others = there ^ {*TABLE, *PUBLIC, *ALIKE, *LISTS, *ELSEWHERE}
     assert not others, "each route needs requests in TABLE, or a reason beside it"
     for module in ELSEWHERE.values():
         assert importlib.util.find_spec(module) is not None
