@@ -17,7 +17,7 @@ from tests.server.test_limits import everything
 from tests.server.test_quotas import FACES, RUN
 from tests.server.test_strangers import ALIKE, LISTS, TABLE, got
 
-from looopy.server import Limits, mcp_api
+from looopy.server import Limits, flow, mcp_api
 
 HERE = "@@"  # where the hostile value comes
 PART = {"type": "text", "text": HERE}
@@ -129,6 +129,8 @@ EVERY["mcp"] = Face(
     *("/params/arguments/prompt", None, of_looopy),
 )
 del EVERY["a2a 0.3"].body["message"]["parts"]
+# With a body that holds no text.
+BODIES = {**EVERY, "conversations": Face("/v1/conversations", {}, None, None, of_openai)}
 # What stands at the place of the text, as JSON; the status, the code, and what follows the place.
 VALUES = {
     "NaN": (b"NaN", 400, "invalid_json", None),
@@ -216,22 +218,58 @@ async def test_a_context_id_is_checked_in_every_face():
                 assert answer.status_code in (400, 404), (path, answer.text)
 
 
-async def test_a_body_is_measured_while_it_comes_in_at_every_face():
-    """And has to say that it is JSON, in UTF-8 and as it is."""
-    sent = []
+class Chunk(bytes):
+    """A part of a body that counts how many of its kind there are."""
 
-    async def endless():
-        while len(sent) < 1000:
-            sent.append(1)
-            yield b" " * 1000
+    sent, there, most = 0, 0, 0
+
+    def __init__(self, _):
+        Chunk.sent, Chunk.there = Chunk.sent + 1, Chunk.there + 1
+        Chunk.most = max(Chunk.most, Chunk.there)
+
+    def __del__(self):
+        Chunk.there -= 1
+
+
+@pytest.mark.parametrize(("chunks", "taken"), [(15, 15), (1000, 26)])
+async def test_a_body_is_measured_while_it_comes_in_at_every_face(monkeypatch, chunks, taken):
+    """The answer comes at once; after it a bounded part of the body is read, and none is kept."""
+    monkeypatch.setattr(flow, "_DROPPED_BYTES", 20_000)
+    answers = []
+
+    async def long():
+        while Chunk.sent < chunks:
+            yield Chunk(b" " * 1000)
 
     async with world_of(limits=Limits(body_bytes=5000)) as world:
-        for name, face in EVERY.items():
-            body = json.dumps(face.body)
-            sent.clear()
-            answer = await world.ask("POST", face.path, endless(), face.headers)
-            assert (answer.status_code, len(sent) < 10) == (413, True), name
+        app = world.client._transport.app
+
+        async def watched(scope, receive, send):
+            async def seen(message):
+                if message.get("body"):
+                    answers.append((Chunk.sent, message["body"]))
+                await send(message)
+
+            await app(scope, receive, seen)
+
+        world.client._transport.app = watched
+        for name, face in BODIES.items():
+            Chunk.sent = Chunk.there = Chunk.most = 0
+            answers.clear()
+            answer = await world.ask("POST", face.path, long(), face.headers)
+            assert answer.status_code == 413, name
             assert face.error(answer)[0] in ("too_large", None)
+            [(before, body)] = answers
+            assert (before, body) == (6, answer.content), name
+            assert Chunk.sent == taken, name
+            assert Chunk.most < 10, name
+
+
+async def test_a_body_says_that_it_is_json_at_every_face():
+    """In UTF-8 and as it is."""
+    async with world_of() as world:
+        for name, face in BODIES.items():
+            body = json.dumps(face.body)
             for headers in (
                 {"Content-Type": "text/plain"},
                 {"Content-Type": "application/json; charset=utf-16"},

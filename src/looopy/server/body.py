@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NoReturn, TypeAlias
 
 from starlette.requests import ClientDisconnect, Request
+from starlette.types import Scope
 
 from looopy.errors import ValueRefused
 from looopy.server.limits import Limits
@@ -61,6 +62,12 @@ def _object_in(text: str, limits: Limits) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise Problem("the body must be a JSON object", code="invalid_request", path="")
     return value
+
+
+def has_body(scope: Scope) -> bool:
+    """True if a request says that a body follows its header; it is not read for that."""
+    headers = dict(scope["headers"])
+    return headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in headers
 
 
 def json_or_text(text: str) -> Any:

@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from looopy.server.body import has_body
 from looopy.server.problems import problem_response
 from looopy.server.quotas import limited
 
@@ -211,11 +212,8 @@ class _Exchange:
 
     def _has_rest(self) -> bool:
         """True if more of the request's body may come; who waits to be asked sends none."""
-        if self._body_taken:
-            return False
-        headers = dict(self._scope["headers"])
-        has_body = headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in headers
-        return has_body and b"expect" not in headers
+        asks_first = b"expect" in dict(self._scope["headers"])
+        return has_body(self._scope) and not asks_first and not self._body_taken
 
     async def _drop_rest(self) -> None:
         left = _DROPPED_BYTES

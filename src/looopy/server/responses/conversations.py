@@ -19,6 +19,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from looopy.errors import ValueRefused
+from looopy.server.body import has_body
 from looopy.server.chains import message_of, record_of
 from looopy.server.problems import Problem
 from looopy.server.responses.items import Json, ResponseBuilder
@@ -54,7 +55,7 @@ class Conversations:
     async def begin(self, request: Request) -> Response:
         """POST /v1/conversations."""
         await self._site.identify(request)
-        body = await self._site.read_json(request) if await request.body() else {}
+        body = await self._site.read_json(request) if has_body(request.scope) else {}
         for name, value in body.items():
             if value:
                 text = f"{name} is not supported here: send it with the first response"
