@@ -167,6 +167,21 @@ async def test_stored_bytes_are_limited_until_something_is_erased():
         assert "this tenant has stored 2" in answer.text
 
 
+@pytest.mark.parametrize("path", ["/contexts/c", "/v1/conversations/c", "/v1/responses/resp_1_c"])
+async def test_there_is_room_again_after_each_way_to_erase(path):
+    """The bytes are counted again, although the count of before is recent."""
+    async with serving(limits=Limits(stored_bytes_per_actor=10_000), faces=FACES) as (client, host):
+        said = {"message": "Hi."}
+        assert (await client.post("/contexts/c/turns", json=said)).status_code == 202
+        async with host.agent("c", AuthContext("ada")) as agent:
+            await agent.wait_for_idle()
+        await host.stores.artifacts.save("c", "art", b"y" * 10_000)
+        client._transport.app.state.site._quotas.freed("default")
+        assert (await client.post("/contexts/e/turns", json=said)).status_code == 429
+        assert (await client.delete(path)).status_code in (200, 204)
+        assert (await client.post("/contexts/e/turns", json=said)).status_code == 202
+
+
 async def test_every_face_refuses_a_turn_beyond_a_limit():
     """In its own form, with the time to wait; nothing is stored."""
     full = Limits(stored_bytes_per_tenant=1)

@@ -71,7 +71,7 @@ class Conversations:
         """DELETE /v1/conversations/{conversation_id}: nothing of it stays."""
         auth = await self._site.identify(request)
         name = request.path_params["conversation_id"]
-        await self._site.host.erase(name, auth)
+        await self._site.erase(name, auth)
         return JSONResponse({"id": name, "object": "conversation.deleted", "deleted": True})
 
     async def items(self, request: Request) -> Response:

@@ -291,7 +291,7 @@ class _Face:
                 status=409,
                 code="response_in_conversation",
             )
-        await self._site.host.erase(context_id, auth)
+        await self._site.erase(context_id, auth)
         name = response_id(context_id, turn.turn)
         return JSONResponse({"id": name, "object": "response", "deleted": True})
 
