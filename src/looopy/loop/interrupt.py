@@ -93,7 +93,10 @@ class CancelScope:
             reason, self._reason = self._token.reason or self._reason or "cancelled", None
             raise TurnInterrupted(reason) from exc
         if exc is not None and (failure := foreign(exc, cancelling=self._cancelling)) is not None:
-            raise failure from exc
+            try:
+                raise failure from exc
+            finally:
+                del failure  # its traceback holds this frame
 
     def _soon(self) -> None:
         # Never while the task itself runs: the cancel would interrupt its next await, in or out of

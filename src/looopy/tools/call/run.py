@@ -106,7 +106,10 @@ async def run_call(
             raise
         # This call was not cancelled: a task that the tool awaited was cancelled from elsewhere.
         answer = failure("The tool failed: something that it waited for was cancelled.")
-    except (NeedsInput, KeyboardInterrupt):
+    except NeedsInput as asks:
+        # Its traceback holds frames of the deadline, which holds the task, which holds this.
+        raise asks.with_traceback(None)  # noqa: B904 - it is the same one
+    except KeyboardInterrupt:
         raise
     except BaseException as error:  # each call is answered
         if isinstance(error, GeneratorExit) and foreign(error) is None:

@@ -35,13 +35,6 @@ class _Call:
     loop: asyncio.AbstractEventLoop
     future: asyncio.Future[tuple[bool, Any]]
 
-    def run(self) -> tuple[bool, Any]:
-        """True if the function succeeded, and its result or exception."""
-        try:
-            return True, self.context.run(self.function)
-        except BaseException as error:  # noqa: BLE001 - a tool's sys.exit() must not end the thread
-            return False, error
-
     def deliver(self, outcome: tuple[bool, Any]) -> None:
         try:
             self.loop.call_soon_threadsafe(self._settle, outcome)
@@ -51,6 +44,18 @@ class _Call:
     def _settle(self, outcome: tuple[bool, Any]) -> None:
         if not self.future.done():
             self.future.set_result(outcome)
+
+
+def _outcome(function: Callable[[], Any], context: contextvars.Context) -> tuple[bool, Any]:
+    """
+    True if *function* succeeded, and its result or exception.
+
+    The traceback of the exception holds this frame, so this frame knows nothing of the future.
+    """
+    try:
+        return True, context.run(function)
+    except BaseException as error:  # noqa: BLE001 - a tool's sys.exit() must not end the thread
+        return False, error
 
 
 class ToolThreads:
@@ -92,9 +97,12 @@ class ToolThreads:
             raise
         if succeeded:
             return value
-        if isinstance(value, (Exception, NeedsInput)):
-            raise value
-        raise RuntimeError(f"the tool raised {type(value).__name__}: {value}") from value
+        try:
+            if isinstance(value, (Exception, NeedsInput)):
+                raise value
+            raise RuntimeError(f"the tool raised {type(value).__name__}: {value}") from value
+        finally:
+            del call, value  # the traceback holds this frame
 
     def _submit(self, call: _Call) -> None:
         with self._wake:
@@ -125,7 +133,7 @@ class ToolThreads:
                 while not self._waiting:
                     self._wake.wait()
                 call = self._waiting.popleft()
-            outcome = call.run()
+            outcome = _outcome(call.function, call.context)
             with self._wake:
                 self._open -= 1  # before the caller knows, so that its next call finds this thread
             call.deliver(outcome)
