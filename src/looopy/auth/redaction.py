@@ -234,8 +234,11 @@ class Redactor:
                 "details": self.value(message.details),
             }
         else:
+            content = self._answer(message)
+            if content is message.content and self._is_short(message):
+                return message
             changes = {
-                "content": self._answer(message),
+                "content": content,
                 "api": self.value(message.api),
                 "provider": self.value(message.provider),
                 "model": self.value(message.model),
@@ -249,6 +252,13 @@ class Redactor:
             if value is not getattr(message, name):
                 return replace(message, **changes)
         return message
+
+    def _is_short(self, message: AssistantMessage) -> bool:
+        """True if nothing but the content of *message* is long enough to hold a secret."""
+        if message.error_message is not None or message.logprobs:
+            return False
+        made_by = (message.api, message.provider, message.model, message.response_id or "")
+        return len("".join(made_by)) < self._least
 
     def blocks(self, blocks: Sequence[UserBlock]) -> Sequence[UserBlock]:
         """The blocks of a tool's result without secrets; a file that holds one becomes text."""
@@ -266,7 +276,10 @@ class Redactor:
     def block(self, block: Block) -> Block:
         """*block* without secrets."""
         if isinstance(block, TextContent):
-            text, sources = self.text(block.text), self._citations(block.citations)
+            text = self.text(block.text)
+            if text is block.text and block.text_signature is None and not block.citations:
+                return block
+            sources = self._citations(block.citations)
             signed = text is block.text and not self.shows(block.text_signature)
             if signed and sources is block.citations:
                 return block
