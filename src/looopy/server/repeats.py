@@ -100,7 +100,7 @@ def digest(*parts: Any) -> str:
 
 def decided(answers: Mapping[str, Any]) -> dict[str, Any]:
     """
-    What a key may hold of *answers*: whose they are, and decisions about approvals.
+    The part of *answers* that a key may hold: the ids of requests, and decisions about approvals.
 
     Other answers may be credentials, which could be guessed from a stored digest. The first answer
     to a request counts, so its id is enough.

@@ -89,7 +89,7 @@ class _Text:
         return "\n".join(self._blocks)
 
     def chunk(self) -> tuple[str, bool]:
-        """What the reader lacks of the text, and whether it continues what the reader has."""
+        """The text that the reader lacks, and true if it continues the text that the reader has."""
         self.due, self._shown_at = None, asyncio.get_running_loop().time()
         seen, self._shown = self._shown, self.text
         if seen is not None and self._shown.startswith(seen):

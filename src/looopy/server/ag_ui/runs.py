@@ -351,6 +351,6 @@ async def _names(stores: Stores, context_id: str, after: int) -> dict[int, str]:
 
 
 def _brought(record: TurnRecord, name: str) -> Any:
-    """What the page said of the run that began a turn."""
+    """A value that the page sent with the run that began a turn; `None` without one."""
     brought = record.metadata.get("ag_ui")
     return brought.get(name) if isinstance(brought, Mapping) else None

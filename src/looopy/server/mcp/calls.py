@@ -197,7 +197,7 @@ class Call:
     async def _again(
         self, agent: Agent, number: int, asked_as: str, prompt: str | None
     ) -> types.CallToolResult | types.InputRequiredResult | None:
-        """What came of the turn that this call began before; `None` if it has to be continued."""
+        """The result of the turn that this call began before; `None` if it has to be continued."""
         stores, name = self._host.stores_for(self._auth), agent.context_id
         first = await record_of(stores, name, number)
         if first is None:

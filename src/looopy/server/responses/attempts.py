@@ -76,7 +76,7 @@ class Attempt:
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """What the turn keeps of the request."""
+        """The metadata of the turn: those of the request, and its digest."""
         own = {"request": self._digest, "background": self._asked.background}
         return {**self._asked.metadata, FACE: {**own, **self._asked.brought}}
 

@@ -16,7 +16,7 @@ from typing import Protocol
 from looopy.errors import StoreUnavailable
 
 UNFINISHED = ".tmp"
-"""What a name ends in while its object is written, where that takes several steps."""
+"""The end of a name while its object is written, where that takes several steps."""
 _NAME = r"([0-9a-f]{2})[0-9a-f]{62}-[0-9a-f]{16}"
 
 
