@@ -592,3 +592,15 @@ def test_percent_encoding_is_found_in_capitals_and_in_small_letters(secret, safe
         shown = knowing(secret).text(f"GET /v1?key={form}&n=1")
         assert form not in shown
         assert MASK in shown
+
+
+@pytest.mark.parametrize("name", ["api", "provider", "model", "response_id", "error_message"])
+def test_a_secret_beside_the_content_of_an_answer_is_hidden(name):
+    """A gateway may echo a key as the name of the model, or in the id of its answer."""
+    key = "sk-4242-abcdefgh"
+    redactor = Redactor(AuthContext("ada", credentials={"key": key}))
+    names = {"api": "a", "provider": "p", "model": "m", name: f"x {key}"}
+    message = AssistantMessage([TextContent("fine")], **names)
+    assert getattr(redactor.message(message), name) == "x [redacted]"
+    plain = AssistantMessage([TextContent("fine")], api="a", provider="p", model="m")
+    assert redactor.message(plain) is plain
