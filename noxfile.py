@@ -77,6 +77,12 @@ def tests(session: nox.Session) -> None:
 
 
 @nox.session
+def long(session: nox.Session) -> None:
+    """Run the tests that take long, which `tests` leaves out; arguments go to pytest."""
+    session.run("pytest", "-m", "long", *session.posargs)
+
+
+@nox.session
 def coverage(session: nox.Session) -> None:
     """Show the branches that no test takes, and limit their number; arguments go to pytest."""
     session.run("python", "-m", "tests.measuring", *session.posargs)

@@ -82,7 +82,7 @@ def tested(folder: Path, node_ids: Sequence[str], server: str) -> tuple[int, lis
     }
     command = [
         *(sys.executable, "-m", "pytest", "-n0", "-q", "--tb=no", "-rfE", "-o", "timeout=60"),
-        *("-p", "tests.mutants.here", "-p", "no:cacheprovider", *node_ids),
+        *("-m", "not big_model", "-p", "tests.mutants.here", "-p", "no:cacheprovider", *node_ids),
     ]
     try:
         done = subprocess.run(
