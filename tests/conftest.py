@@ -63,9 +63,13 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
         gc.freeze()
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Begin with what takes long, in every worker."""
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> Generator[None]:
+    """Note the tests, and begin with what takes long of those that are chosen, in every worker."""
+    config.stash[ground.COLLECTED] = [item.nodeid for item in items]
+    yield
     workers = getattr(config, "workerinput", {}).get("workercount", 1)
     items[:] = ground.spread(items, _takes_long, workers)
 

@@ -22,6 +22,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+import pytest
+
+COLLECTED = pytest.StashKey[list[str]]()
+"""In the stash of a configuration: the ids of all tests, also of those that are not chosen."""
+
 _MEMORY = Path("/dev/shm")  # noqa: S108 - if it is there
 _PREFIX = "looopy-tests-"
 _FREE_BYTES = 4 << 30  # a run takes less than half of that

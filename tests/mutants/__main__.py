@@ -80,7 +80,7 @@ def tested(folder: Path, node_ids: Sequence[str], server: str) -> tuple[int, lis
         "PYTHONDONTWRITEBYTECODE": "1",
         "LOOOPY_TEST_PG": server,
     }
-    command = [
+    command = [  # -m: also those of the long run
         *(sys.executable, "-m", "pytest", "-n0", "-q", "--tb=no", "-rfE", "-o", "timeout=60"),
         *("-m", "not big_model", "-p", "tests.mutants.here", "-p", "no:cacheprovider", *node_ids),
     ]
