@@ -32,7 +32,7 @@ DOCUMENTED = {
     "looopy.errors",
     "looopy.stores.codec",
     "looopy.stores.defaults",
-    "looopy.stores.spending",
+    "looopy.stores.contexts.spending",
     "looopy.sync",
     "looopy.testing.faults",
     "looopy.testing.replays",

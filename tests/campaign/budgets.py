@@ -51,10 +51,11 @@ from looopy.errors import (
 )
 from looopy.llm.accumulate import Accumulator
 from looopy.stores.bundle import Stores
-from looopy.stores.spending import NOTHING, Amount, account_of, digest_of
-from looopy.stores.sql import migrate, spending
+from looopy.stores.contexts.spending import NOTHING, Amount, account_of, digest_of
+from looopy.stores.sql import migrate
+from looopy.stores.sql.contexts import spending
+from looopy.stores.sql.contexts.spending import SQLSpending
 from looopy.stores.sql.postgres.driver import PATIENCE_S, PostgresDriver
-from looopy.stores.sql.spending import SQLSpending
 from looopy.testing.children import Patience, fork, run
 from looopy.types.config import RetryPolicy
 from looopy.types.message import StopReason, Usage

@@ -17,7 +17,14 @@ from looopy.cli.main import main
 from looopy.errors import AgentBusy
 from looopy.stores import accounts
 from looopy.stores.accounts import held_calls, release_call
-from looopy.stores.spending import NOTHING, Amount, Place, account_of, allowances_of, digest_of
+from looopy.stores.contexts.spending import (
+    NOTHING,
+    Amount,
+    Place,
+    account_of,
+    allowances_of,
+    digest_of,
+)
 from looopy.testing import ScriptedProvider, text
 from looopy.testing.contracts.turns import begin
 from looopy.types.message import Cost, Usage

@@ -15,8 +15,8 @@ from looopy.errors import SchemaOutOfDate
 from looopy.stores import open_stores
 from looopy.stores.archive.importing import import_contexts
 from looopy.stores.archive.writing import export_contexts
+from looopy.stores.contexts.spending import Amount, Place, allowances_of, digest_of
 from looopy.stores.records import EntryKind, NewSummary
-from looopy.stores.spending import Amount, Place, allowances_of, digest_of
 from looopy.stores.sql import migrate
 from looopy.stores.sql.postgres.driver import PostgresDriver
 from looopy.stores.sql.postgres.url import parse

@@ -53,7 +53,7 @@ MUTANTS = [
     mutant(
         "http-measures-a-body-at-its-end",
         "a client without a Content-Length fills the memory",
-        "looopy.server.body:_read",
+        "looopy.server.gate.body:_read",
         "if size > limits.body_bytes:",
         "if False:",
         f"{_BAD}::test_a_body_is_measured_while_it_streams_in",
@@ -61,7 +61,7 @@ MUTANTS = [
     mutant(
         "http-makes-values-before-it-counts-them",
         "a body of a megabyte stops the event loop for two seconds",
-        "looopy.server.body:_object_in",
+        "looopy.server.gate.body:_object_in",
         "_check_count(text, limits)",
         "pass",
         f"{_BAD}::test_a_body_that_is_no_use_is_refused",
@@ -69,7 +69,7 @@ MUTANTS = [
     mutant(
         "http-serves-any-host",
         "a name that resolves to 127.0.0.1 reaches a server on loopback",
-        "looopy.server.guard:Guard._problem",
+        "looopy.server.gate.guard:Guard._problem",
         "if host is None or not self._knows(host):",
         "if host is None:",
         f"{_BAD}::test_hosts_and_origins_have_to_be_known",
@@ -85,7 +85,7 @@ MUTANTS = [
     mutant(
         "jwt-takes-any-audience",
         "a token for another service of the same provider opens this one",
-        "looopy.server.jwt:JwtBearer._claims",
+        "looopy.server.gate.jwt:JwtBearer._claims",
         "and self._audience in wanted",
         "and bool(wanted)",
         f"{_AUTH}::test_a_token_that_does_not_count_is_refused",
@@ -93,7 +93,7 @@ MUTANTS = [
     mutant(
         "budget-of-another-tenant",
         "a person sees what somebody of the same name has used in another tenant",
-        "looopy.server.budgets:owner_budget",
+        "looopy.server.page.budgets:owner_budget",
         "host.stores_for(auth), auth.actor_id",
         "host.stores, auth.actor_id",
         "tests/server/test_budgets.py::test_an_owner_sees_what_was_used_reserved_and_is_allowed",

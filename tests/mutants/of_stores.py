@@ -75,8 +75,7 @@ MUTANTS = [
         "an owner that lost its context writes into the turn of the next one",
         "looopy.stores.sql.statements:COMMIT",
         ' WHERE {_THIS} AND epoch = :epoch AND holder IS NOT NULL" " AND (:closing',
-        ' WHERE {_THIS} AND holder IS NOT NULL"\n'
-        '" AND (:closing',
+        ' WHERE {_THIS} AND holder IS NOT NULL"\n" AND (:closing',
         f"{_JOURNAL}::TestJournalOnSQLite::test_a_fenced_commit_writes_nothing",
         f"{_JOURNAL}::TestJournalOnAsyncpg::test_a_fenced_commit_writes_nothing",
         "tests/agent/sharing/test_sharing.py::test_an_owner_that_comes_back_in_anothers_turn_is_fenced",
@@ -111,8 +110,7 @@ MUTANTS = [
         "whoever recovers a turn does not keep its slow owner from writing on",
         "looopy.stores.sql.statements:RECOVER",
         'RECOVER = ( "UPDATE looopy_contexts SET epoch = epoch + 1, holder = :holder,',
-        "RECOVER = (\n"
-        '    "UPDATE looopy_contexts SET epoch = epoch + 0, holder = :holder,',
+        'RECOVER = (\n    "UPDATE looopy_contexts SET epoch = epoch + 0, holder = :holder,',
         f"{_STATE}::TestStateOnSQLite::test_an_open_turn_must_be_recovered_first",
     ),
     mutant(
@@ -139,8 +137,7 @@ MUTANTS = [
                 "looopy.stores.sql.commit:claim_steps",
                 "while not (taken := (yield Query(statement, given.params))): yield from"
                 " _make_claimable(given)",
-                "yield from _make_claimable(given)\n"
-                "taken = yield Query(statement, given.params)",
+                "yield from _make_claimable(given)\ntaken = yield Query(statement, given.params)",
             ),
             Edit(
                 "looopy.stores.sql.statements:CLAIM",
@@ -167,8 +164,7 @@ MUTANTS = [
         "a follower that asks for what came after N misses what was stored late",
         "looopy.stores.sql.commit:insert_rows",
         '"seq": numbers.first_seq + event.seq_offset, "iteration": event',
-        '"seq": event.created_us,\n'
-        '"iteration": event',
+        '"seq": event.created_us,\n"iteration": event',
         f"{_JOURNAL}::TestJournalOnSQLite::test_every_durable_event_is_replayed_as_committed",
     ),
     # --- who it belongs to ---
@@ -349,8 +345,7 @@ MUTANTS = [
         "turns complete that no next process will find",
         "looopy.stores.sql.sqlite.connection:Connection.check_files",
         'return StoreUnavailable( f"{name} {became}',
-        "return None and StoreUnavailable(\n"
-        '    f"{name} {became}',
+        'return None and StoreUnavailable(\n    f"{name} {became}',
         f"{_FILE}::test_nothing_is_acknowledged_into_a_file_that_is_gone",
         f"{_FILE}::test_every_turn_on_a_file_that_is_gone_fails",
     ),
@@ -385,8 +380,7 @@ MUTANTS = [
         "a-lost-log-is-not-saved",
         "what was acknowledged is gone with a log that was removed",
         "looopy.stores.sql.sqlite.driver:_commit",
-        "_roll_back(connection)\n"
-        "connection.save_log()",
+        "_roll_back(connection)\nconnection.save_log()",
         "_roll_back(connection)",
         f"{_FILE}::test_what_was_acknowledged_is_saved_from_a_log_that_is_gone",
     ),
@@ -394,10 +388,8 @@ MUTANTS = [
         "reads-from-a-file-that-is-gone",
         "an agent shows a history that is in no file any more",
         "looopy.stores.sql.sqlite.driver:_read",
-        "if (gone := connection.check_files()) is not None:\n"
-        "    for job in jobs:",
-        "if (gone := None) is not None:\n"
-        "    for job in jobs:",
+        "if (gone := connection.check_files()) is not None:\n    for job in jobs:",
+        "if (gone := None) is not None:\n    for job in jobs:",
         f"{_FILE}::test_nothing_is_acknowledged_into_a_file_that_is_gone",
     ),
     mutant(
@@ -479,27 +471,27 @@ MUTANTS = [
     mutant(
         "decodes-on-the-loop",
         "whoever reads a long history stops every other task of the process meanwhile",
-        "looopy.stores.log:off_loop",
+        "looopy.stores.contexts.log:off_loop",
         "if little:",
         "if True:",
-        "tests/unit/stores/test_log.py"
+        "tests/unit/stores/contexts/test_log.py"
         "::test_many_messages_are_decoded_in_small_parts_beside_the_loop",
     ),
     mutant(
         "collects-while-it-reads",
         "a read of a long history stops every thread for as long as garbage is collected",
-        "looopy.stores.log:_Collections.put_off",
+        "looopy.stores.contexts.log:_Collections.put_off",
         "gc.freeze()",
         "pass",
-        "tests/unit/stores/test_log.py::test_a_long_list_is_read_without_full_collections",
+        "tests/unit/stores/contexts/test_log.py::test_a_long_list_is_read_without_full_collections",
     ),
     mutant(
         "thaws-what-others-froze",
         "a read of a long history undoes gc.freeze() of the application",
-        "looopy.stores.log:_Collections.put_off",
+        "looopy.stores.contexts.log:_Collections.put_off",
         "and gc.get_freeze_count() < _FROZEN_AT_START",
         "",
-        "tests/unit/stores/test_log.py::test_what_an_application_froze_stays_frozen",
+        "tests/unit/stores/contexts/test_log.py::test_what_an_application_froze_stays_frozen",
     ),
     mutant(
         "a-statement-for-each-message",
@@ -507,7 +499,7 @@ MUTANTS = [
         "looopy.stores.sql.journal:_ranges",
         "if found and position - found[-1][1] <= _NEAR:",
         "if False:",
-        "tests/unit/stores/test_log.py"
+        "tests/unit/stores/contexts/test_log.py"
         "::test_a_page_of_events_costs_the_same_statements_whatever_it_holds",
     ),
     mutant(
@@ -534,8 +526,7 @@ MUTANTS = [
         "a turn that was stored is reported as failed",
         "looopy.stores.sql.postgres.driver:PostgresDriver._write_in_transaction",
         "if not await fate_of_transaction(pool, self._url.place, mark, until):",
-        "raise translate(Trouble(None, lost=True), self._url.place)\n"
-        "if True:",
+        "raise translate(Trouble(None, lost=True), self._url.place)\nif True:",
         f"{_SERVER}::test_a_commit_that_is_cut_is_made_exactly_once",
     ),
     mutant(
@@ -736,7 +727,7 @@ MUTANTS = [
         "rows-vanish-when-secured",
         "a process that is connected while tenants are secured takes each context for a new one",
         "looopy.stores.sql.postgres.rls:_CONDITION",
-        'f" ELSE CAST(CAST(\'{_UNSAID}\' || COALESCE({_SAID}, \'\') AS integer) AS text) END"',
+        "f\" ELSE CAST(CAST('{_UNSAID}' || COALESCE({_SAID}, '') AS integer) AS text) END\"",
         '" END"',
         f"{_RLS}::test_it_can_be_turned_on_under_a_running_application",
         f"{_RLS}::test_without_a_tenant_nothing_is_visible",
@@ -763,13 +754,12 @@ MUTANTS = [
         "looopy.stores.sql.revision:out_of_date",
         "if found in BEFORE:",
         "if False:",
-        "tests/migrations/test_before.py::"
-        "test_each_schema_of_a_clone_is_refused_with_the_way_out",
+        "tests/migrations/test_before.py::test_each_schema_of_a_clone_is_refused_with_the_way_out",
     ),
     mutant(
         "a-search-passes-over-what-it-cannot-index",
         "on a standby, a search does not find the newest messages",
-        "looopy.stores.sql.search:SQLSearcher._below",
+        "looopy.stores.sql.contexts.search:SQLSearcher._below",
         "max(first, indexed + 1), end)",
         "end, end)",
         f"{_SEARCH}::test_messages_that_the_index_lacks_are_found_without_writing[100-sqlite]",
@@ -852,8 +842,7 @@ MUTANTS = [
         "looopy.stores.sql.commit:add_parts",
         "if not (yield Query(s.HOLD_BLOB if part.shared else s.TAKE_UPLOAD, blob)):",
         "if not part.shared and not (yield Query(s.TAKE_UPLOAD, blob)):",
-        "tests/contract/sqlite/test_blobs.py::"
-        "test_a_shared_name_that_is_gone_is_written_again",
+        "tests/contract/sqlite/test_blobs.py::test_a_shared_name_that_is_gone_is_written_again",
     ),
     mutant(
         "a-late-commit-names-its-part",
@@ -989,7 +978,7 @@ MUTANTS = [
     mutant(
         "search-adds-what-has-gone",
         "a search that reads while a context is cleared writes the deleted words back",
-        "looopy.stores.sql.search:_add",
+        "looopy.stores.sql.contexts.search:_add",
         "held[0][:2] != (unread.created_at, unread.visible_from)",
         "not held[0][:2]",
         f"{_SEARCH}::test_no_word_is_added_of_a_message_that_has_just_gone[sqlite-clear]",
@@ -1005,7 +994,7 @@ MUTANTS = [
     mutant(
         "search-forgets-its-batch",
         "the messages of a batch are never found, because the next search begins behind them",
-        "looopy.stores.sql.search:_add",
+        "looopy.stores.sql.contexts.search:_add",
         'yield Query(s.ADD_WORDS, {**key, "words": words})',
         "pass",
         f"{_SEARCH}::TestSearchOnSQLite::test_each_search_knows_every_commit_before_it",
@@ -1013,7 +1002,7 @@ MUTANTS = [
     mutant(
         "search-continues-in-any-context",
         "the `next` of somebody else's page shows an owner messages of theirs",
-        "looopy.stores.sql.search:SQLSearcher._is_of",
+        "looopy.stores.sql.contexts.search:SQLSearcher._is_of",
         "owner is None or found[0][3] == owner",
         "True",
         f"{_SEARCH}::TestSearchOnSQLite::test_by_owner",
@@ -1021,7 +1010,7 @@ MUTANTS = [
     mutant(
         "search-takes-words-for-a-phrase",
         "a phrase is found wherever its words are",
-        "looopy.stores.search:_places",
+        "looopy.stores.contexts.search:_places",
         "and _ends_with(term, there[place + last].word)",
         "",
         f"{_SEARCH}::TestSearchInMemory::test_words_phrases_and_beginnings",
@@ -1078,7 +1067,7 @@ MUTANTS = [
     mutant(
         "cut-within-a-turn",
         "a branch begins between a call and its result",
-        "looopy.stores.past:cut_after",
+        "looopy.stores.contexts.lineage:cut_after",
         "raise within_turn(at, begun)",
         "return Cut(at, seq - 1, turn)",
         f"{_FORKS}::test_within_a_turn_nothing_is_cut",
@@ -1087,7 +1076,7 @@ MUTANTS = [
     mutant(
         "retention-forgets-who-waits",
         "a conversation that waits for an approval is gone when it comes",
-        "looopy.stores.erasing:Retention._stays",
+        "looopy.stores.contexts.erasing:Retention._stays",
         "(one.waits and not self._waiting)",
         "False",
         f"{_ERASURE}::TestRetentionInMemory::test_a_pending_request_is_kept_unless_told",
@@ -1095,7 +1084,7 @@ MUTANTS = [
     mutant(
         "a-link-to-a-context-of-others",
         "somebody who chose the id of an inner context loses everything with the outer one",
-        "looopy.stores.sql.contexts:_enclose_steps",
+        "looopy.stores.sql.contexts.listing:_enclose_steps",
         "if made:",
         "if True:",
         f"{_INNER}::TestInnerContextsOnSQLite::test_a_context_that_exists_is_left_alone",
@@ -1103,7 +1092,7 @@ MUTANTS = [
     mutant(
         "an-outer-context-goes-first",
         "an erasure that is killed leaves words that no later erasure finds",
-        "looopy.stores.sql.erasing:erase_steps",
+        "looopy.stores.sql.contexts.erasing:erase_steps",
         "if inner := (yield Query(s.INNER_OF, key)):",
         "if inner := ():",
         f"{_INNER}::test_a_call_that_begins_on_the_way_is_found[sqlite]",
@@ -1169,7 +1158,7 @@ MUTANTS = [
     mutant(
         "accounts-without-a-limit",
         "calls that begin at the same time spend more than the budget together",
-        "looopy.stores.sql.spending:_reserve",
+        "looopy.stores.sql.contexts.spending:_reserve",
         "check_room(allowance, period, most, used, held.minus(most))",
         "",
         f"{_SPENDING}::test_calls_at_once_get_no_more_than_the_limit",
@@ -1187,7 +1176,7 @@ MUTANTS = [
     mutant(
         "accounts-refund-the-dead",
         "a process that is killed again and again spends without a limit",
-        "looopy.stores.sql.spending:_reserve",
+        "looopy.stores.sql.contexts.spending:_reserve",
         "_exchange(key, row, Amount(*row[:3]))",
         "_exchange(key, row, NOTHING)",
         f"{_SPENDING}::test_calls_that_died_leave_no_room_to_a_later_turn",
@@ -1195,7 +1184,7 @@ MUTANTS = [
     mutant(
         "accounts-forget-the-released",
         "a call that an operator took for dead spends without being counted",
-        "looopy.stores.sql.spending:_release",
+        "looopy.stores.sql.contexts.spending:_release",
         "yield Query(s.EMPTY_RESERVATION, key)",
         "yield Query(s.TAKE_RESERVATION, key)",
         f"{_SPENDING}::test_what_a_call_holds_is_released_and_the_call_still_counts",
@@ -1219,7 +1208,7 @@ MUTANTS = [
     mutant(
         "retain-ignores-touch",
         "a retention erases a context that has become active since it was chosen",
-        "looopy.stores.sql.erasing:erase_steps",
+        "looopy.stores.sql.contexts.erasing:erase_steps",
         "if touched != terms.touched:",
         "if touched < terms.touched:",
         "tests/contract/every_store/test_erasure.py::test_a_context_that_became_active_since_it_was_chosen_is_kept",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.mutants.mutant import mutant
 
-_GROWING = "tests/unit/server/test_growing.py"
-_PARTS = "tests/unit/server/test_ai_sdk_parts.py"
+_GROWING = "tests/unit/server/protocols/test_deltas.py"
+_PARTS = "tests/unit/server/protocols/ai_sdk/test_parts.py"
 _CHAT = "tests/server/test_ai_sdk_chat.py"
 _RUNS = "tests/server/test_ag_ui_runs.py"
 
@@ -13,7 +13,7 @@ MUTANTS = [
     mutant(
         "web-late-viewer-sees-text-twice",
         "the message so far is ahead of the deltas that wait, whose text comes again",
-        "looopy.server.growing:GrowingAnswer.more",
+        "looopy.server.protocols.deltas:GrowingAnswer.more",
         "yield from self._grow(kind, number, number, text[seen:])",
         "yield from self._grow(kind, number, number, text)",
         f"{_GROWING}::test_a_viewer_who_is_late_and_slow_gets_each_character_once",
@@ -21,7 +21,7 @@ MUTANTS = [
     mutant(
         "web-merged-thinking-lost",
         "a slow reader loses the thinking of the deltas that were merged",
-        "looopy.server.growing:GrowingAnswer.more",
+        "looopy.server.protocols.deltas:GrowingAnswer.more",
         "self._by_snapshot = True  # merged",
         "pass  # merged",
         f"{_GROWING}::test_merged_thinking_is_read_from_the_message_so_far",
@@ -29,7 +29,7 @@ MUTANTS = [
     mutant(
         "web-result-without-its-call",
         "the AI SDK's client breaks the stream off at a call that it does not have",
-        "looopy.server.ai_sdk.parts:Parts._result",
+        "looopy.server.protocols.ai_sdk.parts:Parts._result",
         "if call_id not in self._calls:",
         "if False:",
         f"{_PARTS}::test_a_viewer_without_the_call_is_not_sent_its_result",
@@ -37,7 +37,7 @@ MUTANTS = [
     mutant(
         "web-stream-of-a-cleared-turn-stays-open",
         "a page waits for ever for the end of a turn that was cleared",
-        "looopy.server.ai_sdk.parts:Parts._aside",
+        "looopy.server.protocols.ai_sdk.parts:Parts._aside",
         "self.ended = True",
         "pass",
         f"{_PARTS}::test_a_history_that_is_cleared_ends_the_stream",
@@ -45,7 +45,7 @@ MUTANTS = [
     mutant(
         "web-foreign-approval-continues",
         "an answer to a request that was never made begins a turn",
-        "looopy.server.ai_sdk.chat:Chat._continue",
+        "looopy.server.protocols.ai_sdk.chat:Chat._continue",
         "if others and known is None:",
         "if False:",
         f"{_CHAT}::test_answers_that_nobody_asked_for_are_refused_with_their_place",
@@ -53,7 +53,7 @@ MUTANTS = [
     mutant(
         "web-answer-given-before-is-refused",
         "a turn that was cut after an approval cannot be continued by the page",
-        "looopy.server.ai_sdk.chat:_check_decided",
+        "looopy.server.protocols.ai_sdk.chat:_check_decided",
         "left.pop(event.request_id, None)",
         "pass",
         f"{_CHAT}::test_a_turn_that_was_cut_continues_when_the_page_asks_again",
@@ -61,7 +61,7 @@ MUTANTS = [
     mutant(
         "web-edit-appends",
         "an edited message is said behind the one that it replaces",
-        "looopy.server.ai_sdk.chat:Chat._repeat",
+        "looopy.server.protocols.ai_sdk.chat:Chat._repeat",
         "await agent.rewind(last.turn.turn)",
         "pass",
         f"{_CHAT}::test_an_edited_or_regenerated_message_takes_the_place_of_the_old_one",
@@ -69,7 +69,7 @@ MUTANTS = [
     mutant(
         "web-late-copy-rewinds",
         "a late copy of an older message is taken for an edit",
-        "looopy.server.ai_sdk.chat:Chat._repeat",
+        "looopy.server.protocols.ai_sdk.chat:Chat._repeat",
         "shown = same[-1] if same else None",
         "shown = None",
         f"{_CHAT}::test_a_late_copy_of_any_request_shows_what_that_request_began",
@@ -77,7 +77,7 @@ MUTANTS = [
     mutant(
         "web-again-runs-tools-again",
         "another answer to a message runs its tools again, unasked",
-        "looopy.server.repeats:check_again",
+        "looopy.server.protocols.repeats:check_again",
         "if tool is not None:",
         "if False:",
         f"{_CHAT}::test_a_message_whose_tool_acted_is_regenerated_only_if_that_is_forced",
@@ -86,7 +86,7 @@ MUTANTS = [
     mutant(
         "web-cut-off-page-misses-the-result",
         "a page whose server died shows its call as running for ever",
-        "looopy.server.ai_sdk.chat:Chat._missed",
+        "looopy.server.protocols.ai_sdk.chat:Chat._missed",
         "if root is None or not request.open:",
         "if True:",
         f"{_CHAT}::test_a_page_that_was_cut_off_gets_the_result_of_the_call_that_died",
@@ -94,7 +94,7 @@ MUTANTS = [
     mutant(
         "web-run-posted-twice-runs-twice",
         "a run that is repeated waits, or begins another turn",
-        "looopy.server.ag_ui.runs:Runs._repeated",
+        "looopy.server.protocols.ag_ui.runs:Runs._repeated",
         "return same[-1].turn",
         "return None",
         f"{_RUNS}::test_a_run_that_is_posted_twice_is_one_turn",
@@ -102,7 +102,7 @@ MUTANTS = [
     mutant(
         "web-snapshot-ahead-of-its-run",
         "a page that reads late has a result in the snapshot, and then again",
-        "looopy.server.ag_ui.runs:Runs._log",
+        "looopy.server.protocols.ag_ui.runs:Runs._log",
         "if log.seq == upto: return log",
         "pass",
         f"{_RUNS}::test_a_slow_page_gets_no_message_twice",
@@ -110,7 +110,7 @@ MUTANTS = [
     mutant(
         "web-run-ends-without-its-answer",
         "a page waits for ever for the answer of a turn that ended as its run began",
-        "looopy.server.ag_ui.runs:Runs._attached",
+        "looopy.server.protocols.ag_ui.runs:Runs._attached",
         "if record is None or (record.end_seq or 0) > log.seq:",
         "if False:",
         f"{_RUNS}::test_a_turn_that_ends_while_its_run_begins_is_shown_to_its_end",
@@ -118,7 +118,7 @@ MUTANTS = [
     mutant(
         "web-page-misses-a-new-question",
         "a page that opens as a turn asks has nothing to approve",
-        "looopy.server.ag_ui.runs:Runs._run",
+        "looopy.server.protocols.ag_ui.runs:Runs._run",
         "if running is None and state.status is AgentStatus.BUSY:",
         "if False:",
         f"{_RUNS}::test_a_page_that_opens_as_a_turn_asks_sees_the_interrupt",
@@ -126,7 +126,7 @@ MUTANTS = [
     mutant(
         "web-asking-task-is-shown-cancelled",
         "a caller gives up a task that asks, because its context was read too early",
-        "looopy.server.a2a.tasks:TaskReader.find",
+        "looopy.server.protocols.a2a.tasks:TaskReader.find",
         "if not found.torn:",
         "if True:",
         "tests/server/test_a2a_tasks.py::test_a_task_that_asks_while_it_is_read_waits",
@@ -134,7 +134,7 @@ MUTANTS = [
     mutant(
         "a2a-message-sent-again-is-another-task",
         "a message that names no context begins a task each time it is sent",
-        "looopy.server.a2a.verbs:_context_of",
+        "looopy.server.protocols.a2a.verbs:_context_of",
         "said = message.SerializeToString(deterministic=True).hex()",
         "said = str(id(message))",
         "tests/server/test_a2a_api.py::test_a_conversation_of_tasks",
@@ -142,7 +142,7 @@ MUTANTS = [
     mutant(
         "mcp-call-made-again-runs-again",
         "the key of a call that names no conversation is of no use",
-        "looopy.server.mcp.calls:Call._new_name",
+        "looopy.server.protocols.mcp.calls:Call._new_name",
         "if key is None:",
         "if True:",
         "tests/server/mcp/test_calls.py::test_a_call_that_is_made_again_with_its_key_is_one_turn",
@@ -150,7 +150,7 @@ MUTANTS = [
     mutant(
         "mcp-answers-that-come-again-fail",
         "a client that sends its answers again gets an error instead of the result",
-        "looopy.server.mcp.calls:_key_of",
+        "looopy.server.protocols.mcp.calls:_key_of",
         "if params.request_state is not None:",
         "if False:",
         "tests/server/mcp/test_calls.py"
@@ -159,7 +159,7 @@ MUTANTS = [
     mutant(
         "responses-yes-is-heard-once",
         "a request that is the same as one that was answered shows that answer",
-        "looopy.server.responses.attempts:Delivered.has",
+        "looopy.server.protocols.responses.attempts:Delivered.has",
         "return (tenant, context_id, turn) in self._known",
         "return False",
         "tests/server/test_responses_api.py::test_yes_twice_is_two_turns",
@@ -167,7 +167,7 @@ MUTANTS = [
     mutant(
         "web-page-begins-in-an-answer",
         "a page of a long chat begins with an answer whose question is on no page",
-        "looopy.server.chains:_begins",
+        "looopy.server.protocols.chains:_begins",
         "if await message_of(stores, context_id, turn) is not None:",
         "if True:",
         f"{_CHAT}::test_a_long_conversation_is_loaded_in_pages",
@@ -175,7 +175,7 @@ MUTANTS = [
     mutant(
         "web-snapshot-of-everything",
         "a snapshot of a long thread is longer than AG-UI's client takes",
-        "looopy.server.ag_ui.endpoints:_snapshot",
+        "looopy.server.protocols.ag_ui.endpoints:_snapshot",
         'json_items(reversed(out["messages"]), most)',
         'json_items(reversed(out["messages"]))',
         f"{_RUNS}::test_a_snapshot_of_a_long_thread_has_its_newest_messages",

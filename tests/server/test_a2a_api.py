@@ -40,9 +40,9 @@ from a2a.utils.errors import (
 
 from looopy import Agent, AuthContext, open_stores, tool
 from looopy.server import AgentHost, Limits, StaticTokens, a2a_api, create_app
-from looopy.server.a2a.parts import data_part
-from looopy.server.a2a.routes import PATHS
-from looopy.server.a2a.wires import wired
+from looopy.server.protocols.a2a.parts import data_part
+from looopy.server.protocols.a2a.routes import PATHS
+from looopy.server.protocols.a2a.wires import wired
 from looopy.server.site import Site
 from looopy.testing import ScriptedProvider, failure, text, tool_call
 from looopy.tools import RemoteAgent, request_input
@@ -694,7 +694,8 @@ def test_the_sdk_is_imported_when_the_application_starts():
         "        assert not {'a2a', 'mcp'} & sys.modules.keys()\n"
         "        async with app.router.lifespan_context(app):\n"
         "            for name in ('a2a.wires', 'mcp.streamable'):\n"
-        "                while not hasattr(sys.modules.get(f'looopy.server.{name}'), 'Final'):\n"
+        "                name = 'looopy.server.protocols.' + name\n"
+        "                while not hasattr(sys.modules.get(name), 'Final'):\n"
         "                    await asyncio.sleep(0.01)\n"
         "asyncio.run(main())\n"
     )

@@ -35,9 +35,9 @@ from tests.server.test_a2a_api import ADA, BEN, build, calling, state
 from looopy import open_stores
 from looopy.errors import ConfigurationError, StoreConflict
 from looopy.server import AgentHost, PushNotifications, StaticTokens, a2a_api, create_app
-from looopy.server.a2a.push.configs import TENANT, Config, Configs, Receiver
-from looopy.server.a2a.push.receivers import Failure, Receivers, UnsafeURL
-from looopy.server.a2a.wires import _LOGS_BODIES
+from looopy.server.protocols.a2a.push.configs import TENANT, Config, Configs, Receiver
+from looopy.server.protocols.a2a.push.receivers import Failure, Receivers, UnsafeURL
+from looopy.server.protocols.a2a.wires import _LOGS_BODIES
 
 KEY = "k" * 32
 ON_LOOPBACK = PushNotifications(key=KEY, networks=["127.0.0.0/8"], http=True, pause_s=0.01)

@@ -10,9 +10,9 @@ from a2a.utils.errors import ContentTypeNotSupportedError, InvalidParamsError
 from google.protobuf.json_format import MessageToDict
 
 from looopy import Agent, open_stores
-from looopy.server.a2a import listing
-from looopy.server.a2a.parts import answers, data_part, parts_of, read
-from looopy.server.a2a.tasks import Chain, TaskReader, place_of, task_id_of
+from looopy.server.protocols.a2a import listing
+from looopy.server.protocols.a2a.parts import answers, data_part, parts_of, read
+from looopy.server.protocols.a2a.tasks import Chain, TaskReader, place_of, task_id_of
 from looopy.stores.records import ContextRecord, ContextState, TurnRecord
 from looopy.testing import ScriptedProvider, tool_call
 from looopy.tools import request_input
@@ -108,9 +108,12 @@ async def test_a_task_that_asks_while_it_is_read_waits(listed):
         await gate.wait()
         return tool_call("request_input", prompt="Where?")
 
-    async with open_stores("memory:") as stores, Agent(
-        "c", llm_provider=ScriptedProvider([late]), tools=[request_input], stores=stores
-    ) as agent:
+    async with (
+        open_stores("memory:") as stores,
+        Agent(
+            "c", llm_provider=ScriptedProvider([late]), tools=[request_input], stores=stores
+        ) as agent,
+    ):
         turn = agent.execute_turn("Travel.")
         await turn.accepted()
 

@@ -12,11 +12,11 @@ from tests.server.test_api import BEN, serving
 from looopy import Agent, AuthContext, LoopConfig, RetryPolicy, open_stores, tool
 from looopy.errors import InputNotFound, LLMUnavailable, ValueRefused
 from looopy.server import AgentHost, Limits, PageTools, ag_ui_api
-from looopy.server.ag_ui import runs
-from looopy.server.ag_ui.request import read_run
-from looopy.server.ag_ui.runs import Runs
-from looopy.server.chains import record_of
 from looopy.server.problems import Problem
+from looopy.server.protocols.ag_ui import runs
+from looopy.server.protocols.ag_ui.request import read_run
+from looopy.server.protocols.ag_ui.runs import Runs
+from looopy.server.protocols.chains import record_of
 from looopy.testing import ScriptedProvider, failure, text, tool_call
 from looopy.tools import request_input
 

@@ -11,11 +11,11 @@ import pytest
 from looopy import Agent, AuthContext, open_stores, tool
 from looopy.errors import CannotContinue, ContextNotFound, InputNotFound, ValueRefused
 from looopy.server import AgentHost
-from looopy.server.ai_sdk.chat import Chat
-from looopy.server.ai_sdk.parts import Parts
-from looopy.server.ai_sdk.request import read_request
-from looopy.server.ai_sdk.transcript import Answer
 from looopy.server.problems import Problem
+from looopy.server.protocols.ai_sdk.chat import Chat
+from looopy.server.protocols.ai_sdk.parts import Parts
+from looopy.server.protocols.ai_sdk.request import read_request
+from looopy.server.protocols.ai_sdk.transcript import Answer
 from looopy.testing import ScriptedProvider, failure, text, tool_call
 from looopy.tools import client_tool
 

@@ -12,7 +12,7 @@ from looopy import Agent, open_stores, tool
 from looopy.errors import StoreUnavailable
 from looopy.server import AgentHost
 from looopy.server.app import create_app
-from looopy.server.auth import StaticTokens
+from looopy.server.gate.auth import StaticTokens
 from looopy.testing import ScriptedProvider, text, tool_call
 from looopy.testing.faults import SpyStores
 
@@ -20,9 +20,7 @@ ADA, BEN, EVE = "a" * 20, "b" * 20, "e" * 20
 
 
 @asynccontextmanager
-async def serving(
-    make=None, limits=None, spied=lambda stores: stores, url="memory:", **options
-):
+async def serving(make=None, limits=None, spied=lambda stores: stores, url="memory:", **options):
     """A client of the user ada, and the host behind it, whose stores are *spied* on."""
 
     def answering(context_id, stores):
@@ -100,9 +98,7 @@ async def test_a_message_to_a_turn_that_is_sent_again_is_taken_once(how, count):
         return tool_call("wait") if request.messages[-1].text == "Hi." else text("Done.")
 
     def make(context_id, stores):
-        return Agent(
-            context_id, llm_provider=ScriptedProvider(reply), stores=stores, tools=[wait]
-        )
+        return Agent(context_id, llm_provider=ScriptedProvider(reply), stores=stores, tools=[wait])
 
     async with serving(make) as (client, _):
 

@@ -13,8 +13,8 @@ from starlette.requests import Request
 from tests.server.test_api import serving
 
 from looopy.errors import ConfigurationError
-from looopy.server.auth import LocalToken, StaticTokens
-from looopy.server.jwt import JwtBearer
+from looopy.server.gate.auth import LocalToken, StaticTokens
+from looopy.server.gate.jwt import JwtBearer
 from looopy.server.problems import Problem
 
 ISSUER, AUDIENCE = "https://id.example.org", "looopy"

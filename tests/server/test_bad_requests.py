@@ -18,9 +18,9 @@ from looopy.server import (
     ag_ui_api,
     ai_sdk_api,
     create_app,
-    flow,
 )
-from looopy.server.limits import Limits
+from looopy.server.gate import flow
+from looopy.server.gate.limits import Limits
 from looopy.testing import ScriptedProvider
 
 JSON = {"Content-Type": "application/json"}
@@ -272,9 +272,7 @@ async def test_paths_and_queries_are_checked():
 async def test_a_caller_may_begin_so_many_turns_in_a_minute():
     """Then 429, with the time to wait; others are not affected, and nothing is stored."""
     async with serving(limits=Limits(turns_per_minute=2)) as (client, host):
-        found = [
-            await client.post("/contexts/c/turns", json={"message": "Hi."}) for _ in range(3)
-        ]
+        found = [await client.post("/contexts/c/turns", json={"message": "Hi."}) for _ in range(3)]
         assert [answer.status_code for answer in found] == [202, 202, 429]
         assert 1 <= int(found[2].headers["retry-after"]) <= 60
         assert (await host.stores.state.load("c")).turn_count == 2

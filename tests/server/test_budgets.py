@@ -10,13 +10,13 @@ from a2a.types import TaskState
 from looopy import Agent, AuthContext, Budget, LoopConfig, open_stores
 from looopy.errors import ContextNotFound
 from looopy.server import AgentHost, Client
-from looopy.server.a2a.tasks import TaskReader
-from looopy.server.ag_ui.events import RunEvents
-from looopy.server.ai_sdk.parts import Parts
 from looopy.server.app import create_app
-from looopy.server.auth import StaticTokens
-from looopy.server.mcp.calls import _waiting
-from looopy.server.responses.items import ResponseBuilder
+from looopy.server.gate.auth import StaticTokens
+from looopy.server.protocols.a2a.tasks import TaskReader
+from looopy.server.protocols.ag_ui.events import RunEvents
+from looopy.server.protocols.ai_sdk.parts import Parts
+from looopy.server.protocols.mcp.calls import _waiting
+from looopy.server.protocols.responses.items import ResponseBuilder
 from looopy.testing import ScriptedProvider, text
 
 ADA, BEN, EVE = "a" * 20, "b" * 20, "e" * 20

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Sequence
 
 import pytest
 
-from looopy.server.compact import compacted
+from looopy.server.page.compact import compacted
 from looopy.types.event import AgentEvent, MessageUpdate
 
 TEXT = 'The "quick" brown fox jumps over the lazy dog.\nIt does not mind; naïve readers may. ' * 4

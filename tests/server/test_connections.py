@@ -12,7 +12,7 @@ from tests.server.test_wire import TOKEN, World, until
 
 from looopy import open_stores
 from looopy.server import AgentHost, Limits, StaticTokens, create_app
-from looopy.server.connections import ServerConfig
+from looopy.server.gate.connections import ServerConfig
 from looopy.testing import text
 
 HEAD = f"Host: localhost\r\nAuthorization: Bearer {TOKEN}\r\n".encode()
@@ -184,7 +184,7 @@ def test_the_limit_of_files_is_raised():
     code = (
         "import resource as r; hard = r.getrlimit(r.RLIMIT_NOFILE)[1];"
         "r.setrlimit(r.RLIMIT_NOFILE, (200, hard));"
-        "from looopy.server.connections import raise_file_limit;"
+        "from looopy.server.gate.connections import raise_file_limit;"
         "n = raise_file_limit(); print(n, r.getrlimit(r.RLIMIT_NOFILE)[0], hard)"
     )
     out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)

@@ -12,7 +12,7 @@ from tests.server.test_quotas import BEGINNINGS, FACES, RUN
 
 from looopy import Agent, AuthContext, open_stores
 from looopy.server import AgentHost, create_app, mcp_api
-from looopy.server.expiry import while_valid
+from looopy.server.gate.expiry import while_valid
 from looopy.server.problems import Problem
 from looopy.testing import ScriptedProvider, text
 

@@ -10,7 +10,7 @@ from tests.server.test_wire import World, serving, until
 
 from looopy import AuthContext
 from looopy.server import Limits
-from looopy.server.flow import PIECE, Flow, Unread
+from looopy.server.gate.flow import PIECE, Flow, Unread
 from looopy.testing import text
 
 JSON = b"Content-Type: application/json\r\n"

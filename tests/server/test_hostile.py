@@ -17,7 +17,8 @@ from tests.server.test_limits import everything
 from tests.server.test_quotas import FACES, RUN
 from tests.server.test_strangers import ALIKE, LISTS, TABLE, got
 
-from looopy.server import Limits, flow, mcp_api
+from looopy.server import Limits, mcp_api
+from looopy.server.gate import flow
 
 HERE = "@@"  # where the hostile value comes
 PART = {"type": "text", "text": HERE}

@@ -19,8 +19,9 @@ import looopy.server
 from looopy import Agent, AuthContext, open_stores, tool
 from looopy.server import AgentHost, Limits
 from looopy.server.app import create_app
-from looopy.server.auth import StaticTokens
-from looopy.stores import listing, records, rules, search
+from looopy.server.gate.auth import StaticTokens
+from looopy.stores import records, rules
+from looopy.stores.contexts import listing, search
 from looopy.testing import ScriptedProvider, text, tool_call
 from looopy.types import storable
 
@@ -280,22 +281,22 @@ OF_THE_LIBRARY = {
     "looopy.stores.rules:_CONTEXT_ID": row(
         128, lambda w, n: say(w, "c" * n), 400, "value_refused", "/context_id"
     ),
-    "looopy.stores.listing:MOST_CONDITIONS": row(
+    "looopy.stores.contexts.listing:MOST_CONDITIONS": row(
         listing.MOST_CONDITIONS,
         lambda w, n: w.client.get("/contexts?" + "&".join(f"tag=t{k}" for k in range(n))),
         *(400, "limit_exceeded", "/tag"),
     ),
-    "looopy.stores.listing:_LONGEST_TAG": row(
+    "looopy.stores.contexts.listing:_LONGEST_TAG": row(
         listing._LONGEST_TAG,
         lambda w, n: w.client.get(f"/contexts?tag={'t' * n}"),
         *(400, "value_refused", "/tags/0"),
     ),
-    "looopy.stores.search:LONGEST_QUERY": row(
+    "looopy.stores.contexts.search:LONGEST_QUERY": row(
         search.LONGEST_QUERY,
         lambda w, n: w.client.get(f"/search?query={'x' * n}"),
         *(400, "value_refused", "/query"),
     ),
-    "looopy.stores.search:MOST_TERMS": row(
+    "looopy.stores.contexts.search:MOST_TERMS": row(
         search.MOST_TERMS,
         lambda w, n: w.client.get("/search?query=" + "+".join(f"w{k}" for k in range(n))),
         *(400, "value_refused", "/query"),
@@ -315,12 +316,12 @@ OF_THE_LIBRARY = {
         *(400, "value_refused", "/metadata/a"),
         body_bytes=10**8,
     ),
-    "looopy.server.ai_sdk.request:_MOST_ID_CHARS": row(
+    "looopy.server.protocols.ai_sdk.request:_MOST_ID_CHARS": row(
         200,
         lambda w, n: w.client.post("/api/chat", json=of_ids(n, "/api/chat")),
         *(400, None, "/messages/0/id"),
     ),
-    "looopy.server.ag_ui.request:_MOST_ID_CHARS": row(
+    "looopy.server.protocols.ag_ui.request:_MOST_ID_CHARS": row(
         200,
         lambda w, n: w.client.post("/ag-ui", json=of_ids(n, "/ag-ui")),
         *(400, "value_refused", "/runId"),
@@ -329,36 +330,36 @@ OF_THE_LIBRARY = {
 # Constants of the same names that no request over HTTP reaches, or that refuse nothing.
 OTHERS = {
     "looopy.stores.rules:_MAX_ARTIFACT_ID": "no request names a new artifact",
-    "looopy.stores.listing:MOST_TAGS": "no request sets tags",
-    "looopy.stores.listing:_MOST_METADATA": "more entries are stored, and not listed by",
-    "looopy.stores.listing:_LONGEST_ENTRY": "no request lists by metadata",
+    "looopy.stores.contexts.listing:MOST_TAGS": "no request sets tags",
+    "looopy.stores.contexts.listing:_MOST_METADATA": "more entries are stored, and not listed by",
+    "looopy.stores.contexts.listing:_LONGEST_ENTRY": "no request lists by metadata",
     "looopy.types.storable:MAX_NAME_BYTES": "actor and tenant come from `authenticate`",
     "looopy.types.storable:MAX_MEDIA_TYPE": "no request names the type of an artifact",
     "looopy.types.storable:_LONGEST_NUMBER": "how a number is shown in an error",
-    "looopy.server.a2a.listing:_MOST_READ": "a longer listing has a next page",
-    "looopy.server.a2a.push.receivers:_MOST_CHARS": "of an address, which is looked up",
-    "looopy.server.a2a.push.delivery:_MOST_DOUBLINGS": "how long a delivery waits",
-    "looopy.server.a2a.push.verbs:_MOST_CHARS": "of values that go to a receiver, not to a store",
-    "looopy.server.mcp.streamable:_MOST_CALLERS": "how many are remembered",
-    "looopy.server.acp.agent:_LONGEST_INDEXED": "another way to look, over stdio",
-    "looopy.server.acp.wire:MAX_DEPTH": "over stdio",
-    "looopy.stores.search:_MOST_UNITS": "what a query of so many words may become",
-    "looopy.stores.search:_MOST_AT_ONCE": "how many contexts are looked at together",
-    "looopy.stores.search:_LONGEST_SNIPPET": "how much of a message is shown",
+    "looopy.server.protocols.a2a.listing:_MOST_READ": "a longer listing has a next page",
+    "looopy.server.protocols.a2a.push.receivers:_MOST_CHARS": "of an address, which is looked up",
+    "looopy.server.protocols.a2a.push.delivery:_MOST_DOUBLINGS": "how long a delivery waits",
+    "looopy.server.protocols.a2a.push.verbs:_MOST_CHARS": "of values for a receiver, not a store",
+    "looopy.server.protocols.mcp.streamable:_MOST_CALLERS": "how many are remembered",
+    "looopy.server.protocols.acp.agent:_LONGEST_INDEXED": "another way to look, over stdio",
+    "looopy.server.protocols.acp.wire:MAX_DEPTH": "over stdio",
+    "looopy.stores.contexts.search:_MOST_UNITS": "what a query of so many words may become",
+    "looopy.stores.contexts.search:_MOST_AT_ONCE": "how many contexts are looked at together",
+    "looopy.stores.contexts.search:_LONGEST_SNIPPET": "how much of a message is shown",
     "looopy.server.client:_LONGEST_PAUSE_S": "of the client",
-    "looopy.server.timeline:_MOST_EVENTS": "a longer timeline is cut",
-    "looopy.server.timeline:_MOST_SPANS": "a longer timeline is cut",
-    "looopy.server.timeline:_MOST_RUNS": "a longer timeline is cut",
-    "looopy.server.timeline:_LONGEST_TEXT": "a longer text is cut",
-    "looopy.server.jwt:_LONGEST_TOKEN": "test_auth: a long token",
+    "looopy.server.page.timeline:_MOST_EVENTS": "a longer timeline is cut",
+    "looopy.server.page.timeline:_MOST_SPANS": "a longer timeline is cut",
+    "looopy.server.page.timeline:_MOST_RUNS": "a longer timeline is cut",
+    "looopy.server.page.timeline:_LONGEST_TEXT": "a longer text is cut",
+    "looopy.server.gate.jwt:_LONGEST_TOKEN": "test_auth: a long token",
     "looopy.server.openapi:_CONTEXT_ID": "describes that of the library",
-    "looopy.server.connections:_MOST_FILES": "of the process, not of a request",
-    "looopy.server.quotas:_MOST_TENANTS": "how many are remembered",
-    "looopy.server.replays:_MOST_S": "test_replay_api: a prompt that waits",
+    "looopy.server.gate.connections:_MOST_FILES": "of the process, not of a request",
+    "looopy.server.gate.quotas:_MOST_TENANTS": "how many are remembered",
+    "looopy.server.page.replays:_MOST_S": "test_replay_api: a prompt that waits",
     "looopy.server.site:_MOST_CALLERS": "how many are remembered",
     "looopy.server.sse:_MOST_FRAMES": "how many are remembered",
     "looopy.server.sse:_MOST_BYTES": "how many are remembered",
-    "looopy.server.stdio:MAX_LINE_BYTES": "over stdio",
+    "looopy.server.protocols.stdio:MAX_LINE_BYTES": "over stdio",
 }
 NAMED = re.compile(r"_?(MAX|MOST|LONGEST)_[A-Z_]+|INBOX_LIMIT|_CONTEXT_ID")
 ASSIGNED = r"^(\w+)(?:: [^=\n]*)? = "

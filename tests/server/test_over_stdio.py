@@ -16,9 +16,9 @@ from tests.server.obedient import build
 
 from looopy import open_stores
 from looopy.server import AgentHost
-from looopy.server.acp.agent import serve as serve_acp
-from looopy.server.mcp.serving import Offer
-from looopy.server.mcp.serving import serve as serve_mcp
+from looopy.server.protocols.acp.agent import serve as serve_acp
+from looopy.server.protocols.mcp.serving import Offer
+from looopy.server.protocols.mcp.serving import serve as serve_mcp
 from mcp import Client, MCPError, StdioServerParameters
 
 LOOOPY = (sys.executable, "-m", "looopy.cli")

@@ -12,8 +12,9 @@ import httpx
 from tests.web.cases import QUICK, Thinker
 
 from looopy import Agent, ToolContext, open_stores, tool
-from looopy.server import AgentHost, create_app, timeline, ui_page
-from looopy.server.auth import StaticTokens
+from looopy.server import AgentHost, create_app, ui_page
+from looopy.server.gate.auth import StaticTokens
+from looopy.server.page import timeline
 from looopy.stores.defaults import BasicContextIndex
 from looopy.telemetry import process_name
 from looopy.testing import ScriptedProvider, text, tool_call
@@ -245,7 +246,7 @@ async def test_the_page_comes_under_a_policy_that_runs_only_its_own_files():
         assert (page.status_code, page.headers["referrer-policy"]) == (200, "no-referrer")
         assert re.findall(r"<script[^>]*>(.)", page.text) == ["<"]
         assert re.findall(r"\b(?:on\w+|style)=", page.text) == []
-        shown = files("looopy.server.ui") / "static"
+        shown = files("looopy.server.page") / "static"
         for file in shown.iterdir():
             answer = await client.get(f"/ui/{file.name}")
             assert answer.status_code == 200, file.name

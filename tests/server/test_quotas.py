@@ -11,9 +11,9 @@ from looopy import Agent, AuthContext, open_stores, tool
 from looopy.errors import ConfigurationError
 from looopy.server import AgentHost, Limits, a2a_api, ag_ui_api, ai_sdk_api, responses_api
 from looopy.server.app import create_app
-from looopy.server.auth import StaticTokens
+from looopy.server.gate.auth import StaticTokens
+from looopy.server.gate.quotas import Quotas
 from looopy.server.problems import Problem
-from looopy.server.quotas import Quotas
 from looopy.testing import ScriptedProvider, text, tool_call
 
 FACES = [a2a_api, ag_ui_api, ai_sdk_api, responses_api]

@@ -8,8 +8,9 @@ import httpx
 from tests.server.test_api import ADA, BEN, EVE
 
 from looopy import Agent, AuthContext, open_stores, tool
-from looopy.server import AgentHost, Limits, create_app, replays
-from looopy.server.auth import StaticTokens
+from looopy.server import AgentHost, Limits, create_app
+from looopy.server.gate.auth import StaticTokens
+from looopy.server.page import replays
 from looopy.testing import ScriptedProvider, text, tool_call
 
 ran = []

@@ -26,9 +26,9 @@ from looopy.errors import ConfigurationError
 from looopy.server import PageTools
 from looopy.server.app import create_app
 from looopy.server.host import AgentHost
-from looopy.server.responses.attempts import Attempt
-from looopy.server.responses.request import Asked
-from looopy.server.responses.routes import responses_api
+from looopy.server.protocols.responses.attempts import Attempt
+from looopy.server.protocols.responses.request import Asked
+from looopy.server.protocols.responses.routes import responses_api
 from looopy.server.site import Site
 from looopy.testing import ScriptedProvider, text, tool_call
 
@@ -232,9 +232,7 @@ async def test_a_conversation_and_its_items() -> None:
         begun = await client.conversations.create()
         said = ["one", "add", "send"]
         for text_of_it in said:
-            await client.responses.create(
-                model="looopy", input=text_of_it, conversation=begun.id
-            )
+            await client.responses.create(model="looopy", input=text_of_it, conversation=begun.id)
         assert (await client.conversations.retrieve(begun.id)).id == begun.id
         shown: list[list[str]] = []
         for order in ("asc", "desc"):
@@ -245,9 +243,7 @@ async def test_a_conversation_and_its_items() -> None:
         assert shown[1] == shown[0][::-1]
         [asked] = (await client.responses.input_items.list(f"resp_2_{begun.id}")).data
         assert asked.content[0].text == "add"  # type: ignore[union-attr] # a union of all items
-        async with Agent(
-            begun.id, llm_provider=ScriptedProvider([]), stores=stores
-        ) as agent:
+        async with Agent(begun.id, llm_provider=ScriptedProvider([]), stores=stores) as agent:
             await agent.rewind(2)
         left = client.conversations.items.list(begun.id, order="asc")
         assert [item.type async for item in left] == of_one
@@ -307,9 +303,7 @@ async def test_a_client_brings_what_the_owner_allows() -> None:
         )
         assert told.output_text == "In Turin."
         with pytest.raises(openai.BadRequestError, match="functions that the client runs"):
-            await client.responses.create(
-                model="looopy", input="x", tools=[{"type": "web_search"}]
-            )
+            await client.responses.create(model="looopy", input="x", tools=[{"type": "web_search"}])
     assert [r.system_prompt for r in model.requests] == ["Be brief."] * 2
     assert [tool.name for tool in model.requests[0].tools] == ["where"]
     with pytest.raises(ConfigurationError, match="instructions and tools, not 'prompt'"):
@@ -434,8 +428,11 @@ BAD: list[tuple[dict[str, Any], int, str | None]] = [
     ({"model": "gpt"}, 404, "model"),
     ({"input": []}, 400, "input"),
     ({"input": [{"role": "assistant", "content": "no"}]}, 400, "input[0].role"),
-    ({"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "f"}]}]}, 400,
-         "input[0].content[0]"),
+    (
+        {"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "f"}]}]},
+        400,
+        "input[0].content[0]",
+    ),
     ({"input": [{"type": "reasoning", "id": "r", "summary": []}]}, 400, "input[0].type"),
     ({"tools": [{"type": "web_search"}]}, 400, "tools"),
     ({"store": False}, 400, "store"),

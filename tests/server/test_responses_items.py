@@ -11,7 +11,7 @@ from pydantic import BaseModel, TypeAdapter
 
 from looopy import Agent, Approve, LoopConfig, RetryPolicy, open_stores, tool
 from looopy.errors import LLMError, LLMUnavailable
-from looopy.server.responses.items import (
+from looopy.server.protocols.responses.items import (
     ResponseBuilder,
     built,
     place_of,
@@ -177,9 +177,7 @@ async def test_a_response_has_its_own_turn_alone() -> None:
 def test_an_answer_that_was_cut_is_incomplete() -> None:
     """`max_output_tokens` is the reason."""
     builder = ResponseBuilder("c", 1, model="m")
-    end = TurnEnd(
-        context_id="c", turn=1, outcome=Outcome.COMPLETED, stop_reason=StopReason.LENGTH
-    )
+    end = TurnEnd(context_id="c", turn=1, outcome=Outcome.COMPLETED, stop_reason=StopReason.LENGTH)
     [last] = builder.take(end)
     assert last["type"] == "response.incomplete"
     response = Response.model_validate(builder.response())

@@ -15,7 +15,7 @@ import looopy.server
 from looopy import Agent, AuthContext, open_stores, tool
 from looopy.server import AgentHost, mcp_api
 from looopy.server.app import create_app
-from looopy.server.auth import StaticTokens
+from looopy.server.gate.auth import StaticTokens
 from looopy.testing import ScriptedProvider, text, tool_call
 
 EVERY_FACE = [*FACES, mcp_api]

@@ -7,10 +7,10 @@ from typing import Any
 from looopy import AuthContext
 from looopy.auth.redaction import Redactor
 from looopy.llm.accumulate import Accumulator
-from looopy.server.ag_ui.events import RunEvents
-from looopy.server.ai_sdk.parts import Parts
-from looopy.server.call_ids import CallIds, newest_id
-from looopy.server.growing import GrowingAnswer
+from looopy.server.protocols.ag_ui.events import RunEvents
+from looopy.server.protocols.ai_sdk.parts import Parts
+from looopy.server.protocols.call_ids import CallIds, newest_id
+from looopy.server.protocols.deltas import GrowingAnswer
 from looopy.types.event import AgentEvent, MessageEnd, MessageStart, MessageUpdate, TurnStart
 from looopy.types.message import AssistantMessage, StopReason, TextContent, ToolCall
 from looopy.types.request import StreamEvent

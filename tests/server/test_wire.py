@@ -11,8 +11,8 @@ import uvicorn
 from looopy import Agent, open_stores, tool
 from looopy.server import AgentHost
 from looopy.server.app import create_app
-from looopy.server.auth import StaticTokens
-from looopy.server.limits import Limits
+from looopy.server.gate.auth import StaticTokens
+from looopy.server.gate.limits import Limits
 from looopy.testing import ScriptedProvider, text, tool_call
 
 TOKEN = "a" * 20

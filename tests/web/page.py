@@ -19,7 +19,7 @@ from tests.web.stories import Story
 
 from looopy import Stores
 from looopy.server import AgentHost, create_app, ui_page
-from looopy.server.auth import LocalToken
+from looopy.server.gate.auth import LocalToken
 
 ROOT = Path(__file__).parents[2]
 TOKEN = "t" * 24

@@ -12,8 +12,8 @@ from tests.web.cases import QUICK, TOOLS, cases
 
 from looopy import Agent, AuthContext, open_stores
 from looopy.server import AgentHost
-from looopy.server.ag_ui.request import read_run
-from looopy.server.ag_ui.runs import Runs
+from looopy.server.protocols.ag_ui.request import read_run
+from looopy.server.protocols.ag_ui.runs import Runs
 from looopy.types.approval import answer_to_json
 
 ADA = AuthContext("ada")

@@ -9,8 +9,8 @@ from typing import Any
 from tests.web.cases import QUICK, TOOLS, cases
 
 from looopy import Agent, open_stores
-from looopy.server.ai_sdk.parts import Parts
-from looopy.server.ai_sdk.transcript import Transcript
+from looopy.server.protocols.ai_sdk.parts import Parts
+from looopy.server.protocols.ai_sdk.transcript import Transcript
 from looopy.types.event import AgentEvent, MessageUpdate
 
 

@@ -32,7 +32,8 @@ from looopy import (
     tool,
 )
 from looopy.auth import AuthRequest
-from looopy.server import AgentHost, timeline
+from looopy.server import AgentHost
+from looopy.server.page import timeline
 from looopy.testing import ScriptedProvider, text, tool_call
 from looopy.tools import Ask, NeedsInput
 from looopy.types.message import Cost, DocumentContent

@@ -19,7 +19,7 @@ from a2a.types import GetTaskRequest, ListTasksRequest, Role, SendMessageRequest
 from openai import AsyncOpenAI
 from tests.web.test_browser import Served
 
-from looopy.server.mcp.calls import KEY
+from looopy.server.protocols.mcp.calls import KEY
 from mcp import Client
 
 

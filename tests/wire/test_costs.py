@@ -13,7 +13,7 @@ from tests.wire.three import APIS, half, last_event, refuses, says, serving
 from looopy import Agent, Budget, LoopConfig, RetryPolicy, open_stores, tool
 from looopy.errors import ConfigurationError, how_to_install
 from looopy.llm.prices import Prices
-from looopy.stores.spending import NOTHING, Amount, account_of
+from looopy.stores.contexts.spending import NOTHING, Amount, account_of
 from looopy.stores.usage import sum_usage
 from looopy.types.message import StopReason, Usage
 from looopy.types.state import Outcome

@@ -80,7 +80,7 @@ from looopy.types.storable import check_after
 
 if TYPE_CHECKING:
     from looopy.agent.stream import TurnStream
-    from looopy.stores.search import SearchPage
+    from looopy.stores.contexts.search import SearchPage
     from looopy.tools.sources.agents import AgentTool, AgentToolOptions
 
 _logger = logging.getLogger("looopy")
@@ -896,9 +896,7 @@ class Agent:
         found += buffered_messages(self._buffer, after=after - known.saved_position)
         return found if limit is None else found[:limit]
 
-    async def search(
-        self, query: str, *, after: str | None = None, limit: int = 20
-    ) -> SearchPage:
+    async def search(self, query: str, *, after: str | None = None, limit: int = 20) -> SearchPage:
         """
         A page of the messages of the context that have all words of *query*, the newest first.
 

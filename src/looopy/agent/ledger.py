@@ -20,8 +20,7 @@ from looopy.errors import BudgetExceeded, StoreError
 from looopy.llm.provider import LLMProvider
 from looopy.loop.metered import MeteredProvider
 from looopy.stores.bundle import Stores
-from looopy.stores.shield import settle
-from looopy.stores.spending import (
+from looopy.stores.contexts.spending import (
     NOTHING,
     Allowance,
     Amount,
@@ -31,6 +30,7 @@ from looopy.stores.spending import (
     digest_of,
     new_reservation,
 )
+from looopy.stores.shield import settle
 from looopy.types.config import LoopConfig
 from looopy.types.message import NO_USAGE, Usage
 

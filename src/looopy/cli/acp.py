@@ -17,14 +17,12 @@ from looopy.stores.opening import open_stores
 from looopy.types.context import AuthContext
 
 if TYPE_CHECKING:
-    from looopy.server.acp.agent import EditorTools
     from looopy.server.host import AgentFactory
+    from looopy.server.protocols.acp.agent import EditorTools
     from looopy.stores.bundle import Stores
 
 
-def acp(
-    *, factory: str, url: str | None, actor: str | None, offer_allow: bool = False
-) -> int:
+def acp(*, factory: str, url: str | None, actor: str | None, offer_allow: bool = False) -> int:
     """
     Speak the protocol over standard input and output until the client closes its end.
 
@@ -55,7 +53,7 @@ async def _serve(
     offer_allow: bool,
 ) -> None:
     try:
-        from looopy.server.acp.agent import serve
+        from looopy.server.protocols.acp.agent import serve
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "acp":
             raise

@@ -12,12 +12,12 @@ from looopy.cli.paths import default_url, shown_place
 from looopy.cli.render import counted, json_line
 from looopy.cli.tables import csv_text, table_lines
 from looopy.cli.terminal import Terminal, one_line
-from looopy.server.budgets import amount_to_json, budget_items, limits_in
 from looopy.server.host import AgentHost
+from looopy.server.page.budgets import amount_to_json, budget_items, limits_in
 from looopy.stores.accounts import HeldCall, held_calls, owners_of, release_call
 from looopy.stores.bundle import Stores
+from looopy.stores.contexts.spending import TENANT, Spent, account_of
 from looopy.stores.records import ContextRecord
-from looopy.stores.spending import TENANT, Spent, account_of
 from looopy.types.context import AuthContext
 
 _PAGE: Final = 200

@@ -19,10 +19,10 @@ from looopy.cli.terminal import Terminal
 from looopy.errors import ConfigurationError, ContextNotFound, ValueRefused
 from looopy.server.items import context_to_json, placed_to_json, turn_to_json
 from looopy.stores.bundle import Stores
+from looopy.stores.contexts.lineage import Lineage
 from looopy.stores.opening import open_stores
 from looopy.stores.owner import provably_alive
 from looopy.stores.pages import messages_of, turns_of
-from looopy.stores.past import Lineage
 from looopy.stores.records import ContextRecord
 from looopy.stores.rules import check_context_id
 from looopy.types.message import AssistantMessage, Message, ToolResultMessage, UserMessage

@@ -15,7 +15,7 @@ from looopy.cli.render import counted, json_line
 from looopy.cli.terminal import Terminal
 from looopy.errors import AgentBusy, ConfigurationError
 from looopy.stores.bundle import Stores
-from looopy.stores.erasing import Erased
+from looopy.stores.contexts.erasing import Erased
 from looopy.stores.rules import check_context_id
 
 _SHOWN = 20

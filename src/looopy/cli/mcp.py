@@ -59,7 +59,7 @@ async def _serve(
     writer: int,
 ) -> None:
     try:
-        from looopy.server.mcp.serving import DESCRIPTION, Offer, serve
+        from looopy.server.protocols.mcp.serving import DESCRIPTION, Offer, serve
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "mcp":
             raise

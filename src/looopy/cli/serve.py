@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from starlette.applications import Starlette
     from starlette.routing import BaseRoute
 
-    from looopy.server.a2a.push.options import PushNotifications
-    from looopy.server.auth import StaticTokens
+    from looopy.server.gate.auth import StaticTokens
+    from looopy.server.gate.limits import Limits
     from looopy.server.host import AgentHost
-    from looopy.server.limits import Limits
+    from looopy.server.protocols.a2a.push.options import PushNotifications
     from looopy.server.site import Routes, Site
 
 PUSH_KEY: Final = "LOOOPY_PUSH_KEY"
@@ -87,9 +87,9 @@ async def serve(
     """
     try:
         from looopy.server.app import create_app
-        from looopy.server.auth import LocalToken
-        from looopy.server.connections import raise_file_limit
-        from looopy.server.guard import LOOPBACK
+        from looopy.server.gate.auth import LocalToken
+        from looopy.server.gate.connections import raise_file_limit
+        from looopy.server.gate.guard import LOOPBACK
     except ModuleNotFoundError as error:
         raise missing_extra(f"looopy serve needs {error.name}", "server") from error
     from looopy.server.host import AgentHost
@@ -154,7 +154,7 @@ async def _run(app: Starlette, agents: AgentHost, listening: socket.socket, file
     import uvicorn
     from sse_starlette.sse import AppStatus
 
-    from looopy.server.connections import ServerConfig
+    from looopy.server.gate.connections import ServerConfig
 
     loop = asyncio.get_running_loop()
 
@@ -209,7 +209,7 @@ async def _run(app: Starlette, agents: AgentHost, listening: socket.socket, file
 
 
 def _limits(said: Sequence[str]) -> Limits:
-    from looopy.server.limits import Limits
+    from looopy.server.gate.limits import Limits
 
     known = {field.name: field for field in fields(Limits)}
     given: dict[str, float] = {}
@@ -303,7 +303,7 @@ def _faces(push: PushNotifications | None, named: Collection[str] | None) -> lis
 
 def _readers() -> StaticTokens | None:
     """Those who may read `/metrics`, by a token of the environment."""
-    from looopy.server.auth import StaticTokens
+    from looopy.server.gate.auth import StaticTokens
 
     token = os.environ.get(METRICS_TOKEN)
     try:

@@ -24,13 +24,10 @@ from looopy.agent.agent import Agent
 from looopy.errors import LimitExceeded, LooopyError, ValueRefused
 from looopy.loop.incoming import as_user_message
 from looopy.replay.beside import message_of
-from looopy.server.body import check_fields
-from looopy.server.budgets import owner_budget
-from looopy.server.clip import LEAST, clip
-from looopy.server.compact import CHOICES, compacted
 from looopy.server.deciding import request_to_json
 from looopy.server.download import download, newest
-from looopy.server.expiry import while_valid
+from looopy.server.gate.body import check_fields
+from looopy.server.gate.expiry import while_valid
 from looopy.server.items import (
     artifact_to_json,
     context_to_json,
@@ -41,11 +38,14 @@ from looopy.server.items import (
     placed_to_json,
     turn_to_json,
 )
+from looopy.server.page.budgets import owner_budget
+from looopy.server.page.clip import LEAST, clip
+from looopy.server.page.compact import CHOICES, compacted
+from looopy.server.page.replays import forked, name_beside, recorded, replayed
+from looopy.server.page.timeline import timeline
 from looopy.server.problems import Problem
-from looopy.server.replays import forked, name_beside, recorded, replayed
 from looopy.server.site import Site
 from looopy.server.sse import LONG, EventStream, Frames, framed, json_bytes, place_of
-from looopy.server.timeline import timeline
 from looopy.stores.base import MessageStore
 from looopy.stores.pages import Portion
 from looopy.stores.records import ContextRecord, MessageRecord

@@ -15,12 +15,12 @@ from starlette.routing import BaseRoute, Route
 
 from looopy.errors import LooopyError
 from looopy.server import api
-from looopy.server.auth import LocalToken
 from looopy.server.deciding import MayAnswer
-from looopy.server.flow import Flow
-from looopy.server.guard import LOOPBACK, Guard
+from looopy.server.gate.auth import LocalToken
+from looopy.server.gate.flow import Flow
+from looopy.server.gate.guard import LOOPBACK, Guard
+from looopy.server.gate.limits import Limits
 from looopy.server.host import AgentHost
-from looopy.server.limits import Limits
 from looopy.server.metrics import metrics_routes
 from looopy.server.openapi import description
 from looopy.server.problems import Problem, problem_response

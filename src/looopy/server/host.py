@@ -40,7 +40,7 @@ from looopy.errors import (
 from looopy.server.deciding import MayAnswer, RequestPage, request_for, requests_for
 from looopy.server.feed import Feed
 from looopy.stores.bundle import Stores
-from looopy.stores.erasing import Erased
+from looopy.stores.contexts.erasing import Erased
 from looopy.stores.records import ContextRecord
 from looopy.stores.rules import check_context_id, no_context
 from looopy.types.context import AuthContext

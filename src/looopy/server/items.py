@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from looopy.agent.lease import seems_left
+from looopy.stores.contexts.search import SearchHit
 from looopy.stores.owner import is_here, process_of
 from looopy.stores.records import ContextRecord, Entry, MessageRecord, TurnRecord
-from looopy.stores.search import SearchHit
 from looopy.types.artifact import Artifact
 from looopy.types.message_json import message_to_json, usage_to_json
 from looopy.types.ranges import Range, holds

@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from looopy.server.auth import LocalToken
+from looopy.server.gate.auth import LocalToken
 from looopy.server.problems import Problem
 from looopy.server.site import Authenticate, Site
 

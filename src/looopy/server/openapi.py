@@ -12,9 +12,9 @@ from typing import Any, Final, TypeAlias, get_args
 
 import looopy
 from looopy.replay.differences import PARTS, Kind
-from looopy.server.clip import LEAST
-from looopy.server.compact import CHOICES
-from looopy.server.limits import Limits
+from looopy.server.gate.limits import Limits
+from looopy.server.page.clip import LEAST
+from looopy.server.page.compact import CHOICES
 from looopy.types.artifact import ArtifactKind, ArtifactStatus
 from looopy.types.message import StopReason
 from looopy.types.state import AgentStatus, Outcome, PendingKind

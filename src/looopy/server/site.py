@@ -22,12 +22,12 @@ from starlette.requests import Request
 from starlette.routing import BaseRoute
 
 from looopy.errors import ConfigurationError, LooopyError
-from looopy.server.body import read_json
-from looopy.server.flow import CALLER, Unread
+from looopy.server.gate.body import read_json
+from looopy.server.gate.flow import CALLER, Unread
+from looopy.server.gate.limits import Limits
+from looopy.server.gate.quotas import Quotas, limited
 from looopy.server.host import AgentHost
-from looopy.server.limits import Limits
 from looopy.server.problems import Problem, status_of
-from looopy.server.quotas import Quotas, limited
 from looopy.stores.bundle import Stores
 from looopy.types.context import AuthContext
 from looopy.types.message import UserMessage
@@ -117,7 +117,7 @@ class Site:
         return auth
 
     async def read_json(self, request: Request) -> dict[str, Any]:
-        """The JSON object that is the body; see `looopy.server.body.read_json`."""
+        """The JSON object that is the body; see `looopy.server.gate.body.read_json`."""
         return await read_json(request, self.limits)
 
     def check_size(self, message: UserMessage | None, path: str) -> None:
@@ -185,7 +185,7 @@ class Site:
         """
         Make a response of many messages within the block: two of a caller at once, others wait.
 
-        Its bytes count as unread once the block is left; see `looopy.server.flow`.
+        Its bytes count as unread once the block is left; see `looopy.server.gate.flow`.
         """
         caller = self.caller(auth)
         reads = self._reads.setdefault(caller, _Reads())

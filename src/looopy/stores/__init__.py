@@ -10,13 +10,15 @@ Exports: the names in `__all__`, above all `open_stores` and `Stores`.
   (checks and refusals that all backends share).
 - Opening: `opening` (a URL becomes stores), `bundle` (the stores of one tenant as one object).
 - Artifacts: `artifacts/` (content above the rows), `blobs/` (where their large parts lie).
-- Whole contexts: `snapshot` (their parts and rows), `archive/` (as one file, in and out).
-- Finding: `listing` (contexts), `search` and `words` (messages).
+- Whole contexts: `contexts/` (list, search, erase, fork, spend), `archive/` (as one file, in and
+  out).
 - For authors of a store: `defaults` (base classes with the optional methods), `codec` (messages,
   events and records as JSON text).
-- Shared parts: `rows/` (a message or event as a row), `log` (rows as a page of the event log),
-  `owner` (proof that a lease holder lives or is dead), `bells` (wake whoever waits for a context),
-  `shield` (await a write to its end).
+- Shared parts: `rows/` (a message or event as a row), `owner` (proof that a lease holder lives or
+  is dead), `notifier` (wake-up calls for those who wait for a context), `shield` (await a write to
+  its end).
+- Reading over many rows: `pages` (turns, events and messages page by page), `usage` (sums of tokens
+  and dollars), `accounts` (the budgets of a tenant's people).
 - Backends: `memory/`, and `sql/` with `sqlite/` and `postgres/`. Another SQL database is a driver
   beside those two; any other store implements `base`.
 
@@ -41,9 +43,11 @@ if TYPE_CHECKING:
     from looopy.stores.base import MessageStore as MessageStore
     from looopy.stores.base import StateStore as StateStore
     from looopy.stores.bundle import Stores as Stores
-    from looopy.stores.erasing import Erased as Erased
-    from looopy.stores.listing import ContextPage as ContextPage
-    from looopy.stores.listing import ContextSize as ContextSize
+    from looopy.stores.contexts.erasing import Erased as Erased
+    from looopy.stores.contexts.listing import ContextPage as ContextPage
+    from looopy.stores.contexts.listing import ContextSize as ContextSize
+    from looopy.stores.contexts.search import SearchHit as SearchHit
+    from looopy.stores.contexts.search import SearchPage as SearchPage
     from looopy.stores.memory.artifacts import InMemoryArtifactStore as InMemoryArtifactStore
     from looopy.stores.memory.stores import InMemoryMessageStore as InMemoryMessageStore
     from looopy.stores.memory.stores import InMemoryStateStore as InMemoryStateStore
@@ -53,8 +57,6 @@ if TYPE_CHECKING:
     from looopy.stores.records import Committed as Committed
     from looopy.stores.records import ContextRecord as ContextRecord
     from looopy.stores.records import MessageRecord as MessageRecord
-    from looopy.stores.search import SearchHit as SearchHit
-    from looopy.stores.search import SearchPage as SearchPage
     from looopy.stores.sql.artifacts import SQLArtifactStore as SQLArtifactStore
     from looopy.stores.sql.messages import SQLMessageStore as SQLMessageStore
     from looopy.stores.sql.state import SQLStateStore as SQLStateStore
@@ -65,8 +67,8 @@ _export(
         ".archive.importing": ("import_contexts",),
         ".archive.writing": ("ArchiveReport", "Signature", "export_contexts", "export_to_file"),
         ".base": ("ArtifactStore", "ContextIndex", "Journal", "MessageStore", "StateStore"),
-        ".erasing": ("Erased",),
-        ".listing": ("ContextPage", "ContextSize"),
+        ".contexts.erasing": ("Erased",),
+        ".contexts.listing": ("ContextPage", "ContextSize"),
         ".memory.artifacts": ("InMemoryArtifactStore",),
         ".memory.stores": (
             "InMemoryMessageStore",
@@ -74,10 +76,8 @@ _export(
             "MemoryBackend",
         ),
         ".opening": ("open_stores",),
-        ".records": (
-            *("Commit", "Committed", "ContextRecord", "MessageRecord"),
-        ),
-        ".search": ("SearchHit", "SearchPage"),
+        ".records": (*("Commit", "Committed", "ContextRecord", "MessageRecord"),),
+        ".contexts.search": ("SearchHit", "SearchPage"),
         ".sql.artifacts": ("SQLArtifactStore",),
         ".sql.messages": ("SQLMessageStore",),
         ".sql.state": ("SQLStateStore",),

@@ -16,9 +16,9 @@ from typing import Final, Literal, TypeAlias
 
 from looopy.errors import AgentBusy, StoreConflict
 from looopy.stores.bundle import Stores
+from looopy.stores.contexts.spending import Held, account_of, digest_of
 from looopy.stores.owner import provably_alive, provably_dead
 from looopy.stores.records import ContextRecord
-from looopy.stores.spending import Held, account_of, digest_of
 from looopy.types.state import Outcome
 
 CallStatus: TypeAlias = Literal["runs", "dead", "unclear", "ended", "unknown"]

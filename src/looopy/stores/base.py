@@ -13,7 +13,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from datetime import date, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
-from looopy.stores.bells import Bells
+from looopy.stores.contexts.spending import NOTHING, TENANT, Allowance, Amount, Held, Place, Spent
+from looopy.stores.notifier import Bells
 from looopy.stores.records import (
     ArtifactChange,
     Claim,
@@ -29,19 +30,18 @@ from looopy.stores.records import (
     TurnRecord,
     Waiter,
 )
-from looopy.stores.spending import NOTHING, TENANT, Allowance, Amount, Held, Place, Spent
 from looopy.types.artifact import Artifact, ArtifactKind, ArtifactStatus, Chunk, Content, Loaded
 from looopy.types.event import AgentEvent, Compaction, HistoryRewound
 from looopy.types.message import Message, UserMessage
 from looopy.types.state import AgentStatus
 
 if TYPE_CHECKING:
-    from looopy.stores.erasing import Erased
-    from looopy.stores.listing import ContextPage, ContextSize
-    from looopy.stores.past import Lineage
+    from looopy.stores.contexts.erasing import Erased
+    from looopy.stores.contexts.lineage import Lineage
+    from looopy.stores.contexts.listing import ContextPage, ContextSize
+    from looopy.stores.contexts.search import SearchPage
+    from looopy.stores.contexts.snapshot import ContextSnapshot, RestoredContext
     from looopy.stores.requests import Request
-    from looopy.stores.search import SearchPage
-    from looopy.stores.snapshot import ContextSnapshot, RestoredContext
 
 
 class MessageStore(Protocol):
@@ -227,9 +227,7 @@ class ArtifactStore(Protocol):
         """Give the version that is being built up; what it holds stays readable by its number."""
         ...
 
-    async def load(
-        self, context_id: str, artifact_id: str, version: int | None = None
-    ) -> Loaded:
+    async def load(self, context_id: str, artifact_id: str, version: int | None = None) -> Loaded:
         """
         The content of a version: bytes, an object, or a list of rows.
 
@@ -277,9 +275,7 @@ class ArtifactStore(Protocol):
         """
         ...
 
-    async def get(
-        self, context_id: str, artifact_id: str, version: int | None = None
-    ) -> Artifact:
+    async def get(self, context_id: str, artifact_id: str, version: int | None = None) -> Artifact:
         """
         A version without its content; by default the newest, complete or not.
 
@@ -828,9 +824,7 @@ class Spending(Protocol):
         """Add what was used without a reservation, whether it fits or not."""
         ...
 
-    async def spent(
-        self, account: str = TENANT, *, day: date | None = None
-    ) -> Sequence[Spent]:
+    async def spent(self, account: str = TENANT, *, day: date | None = None) -> Sequence[Spent]:
         """
         The sums of an account in a day and in its month, as far as they are kept.
 

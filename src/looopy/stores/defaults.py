@@ -18,13 +18,13 @@ from looopy.stores.artifacts.basic import BasicArtifactRows
 from looopy.stores.artifacts.rows import StoredPart, StoredVersion
 from looopy.stores.artifacts.store import Artifacts
 from looopy.stores.base import ContextIndex, Journal, MessageStore, StateStore
-from looopy.stores.listing import FOR_EVER, Lister, Listing, check_owner, meets
-from looopy.stores.log import is_little, off_loop
-from looopy.stores.past import Lineage
+from looopy.stores.contexts.lineage import Lineage
+from looopy.stores.contexts.listing import FOR_EVER, Lister, Listing, check_owner, meets
+from looopy.stores.contexts.log import is_little, off_loop
+from looopy.stores.contexts.search import Conditions, Place, Searcher, SearchHit, SearchPage, Wanted
 from looopy.stores.records import ANY_CALL, ContextRecord, MessageRecord, Waiter
 from looopy.stores.rows.meta import to_us
 from looopy.stores.rows.reading import DAMAGED
-from looopy.stores.search import Conditions, Place, Searcher, SearchHit, SearchPage, Wanted
 from looopy.types.event import ToolExecutionStart, TurnWarning
 from looopy.types.storable import check_limit
 

@@ -21,7 +21,8 @@ from looopy.errors import LooopyError
 from looopy.stores.archive.importing import import_contexts
 from looopy.stores.archive.writing import export_contexts
 from looopy.stores.bundle import Stores
-from looopy.stores.listing import ContextPage
+from looopy.stores.contexts.listing import ContextPage
+from looopy.stores.contexts.search import SearchPage
 from looopy.stores.memory.stores import MemoryBackend
 from looopy.stores.records import (
     ArtifactWrite,
@@ -32,7 +33,6 @@ from looopy.stores.records import (
     InboxNews,
     NewSummary,
 )
-from looopy.stores.search import SearchPage
 from looopy.testing.contracts.state import STATE
 from looopy.testing.contracts.turns import (
     LONG_S,
@@ -520,8 +520,18 @@ class StoresAgree(RuleBasedStateMachine):
 
     def _begin(self, context: str, text: str | None, actor: str) -> Claimed | None:
         self.claim(
-            context, text, 0, None, None, 0, None, actor_id=actor, ttl_s=LONG_S, displace=None,
-            metadata={}, ticket=None,
+            context,
+            text,
+            0,
+            None,
+            None,
+            0,
+            None,
+            actor_id=actor,
+            ttl_s=LONG_S,
+            displace=None,
+            metadata={},
+            ticket=None,
         )
         return self.claims.get(context)
 

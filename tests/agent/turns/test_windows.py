@@ -18,7 +18,7 @@ from looopy.errors import (
     StoreUnavailable,
 )
 from looopy.stores.bundle import Stores
-from looopy.stores.spending import (
+from looopy.stores.contexts.spending import (
     NOTHING,
     TENANT,
     Allowance,
@@ -255,9 +255,7 @@ async def test_a_call_waits_while_calls_that_run_leave_no_room(agent_of, stores)
     one = asyncio.ensure_future(_result(first.execute_turn("go", auth_context=ADA)))
     await held.asked.wait()
     two = asyncio.ensure_future(_result(second.execute_turn("go", auth_context=ADA)))
-    impatient = await agent_of(
-        Paid([]), limits(owner_day_tokens=2 * LONG), "c3", stores=stores
-    )
+    impatient = await agent_of(Paid([]), limits(owner_day_tokens=2 * LONG), "c3", stores=stores)
     result = await impatient.execute_turn("go", auth_context=ADA)
     assert (result.stop_reason, result.error.waits) == (StopReason.BUDGET, True)
     assert provider.requests == []

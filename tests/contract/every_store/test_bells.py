@@ -15,7 +15,7 @@ import pytest
 from tests.postgres import as_driver, ask
 
 from looopy.stores import export_contexts, import_contexts, open_stores
-from looopy.stores.bells import Bells
+from looopy.stores.notifier import Bells
 from looopy.stores.records import EntryKind
 from looopy.stores.sql.driver import Ring
 from looopy.stores.sql.migrate import bring_to_head

@@ -14,9 +14,10 @@ from tests.contract.backends import InMemory, OnAsyncpg, OnPsycopg, OnSQLite
 from tests.postgres import as_driver
 
 from looopy.errors import StorageFull, StoreUnavailable
-from looopy.stores import erasing, open_stores
-from looopy.stores.erasing import Retention
-from looopy.stores.families import Families
+from looopy.stores import open_stores
+from looopy.stores.contexts import erasing
+from looopy.stores.contexts.erasing import Retention
+from looopy.stores.contexts.families import Families
 from looopy.stores.memory.erasing import InMemoryErasures
 from looopy.stores.sql import statements as s
 from looopy.stores.sql.sqlite import backups

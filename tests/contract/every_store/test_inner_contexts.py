@@ -8,7 +8,7 @@ import pytest
 from tests.contract.backends import InMemory, OnAsyncpg, OnPsycopg, OnSQLite
 
 from looopy.stores import open_stores
-from looopy.stores.erasing import Terms
+from looopy.stores.contexts.erasing import Terms
 from looopy.testing.contracts.inner import (
     INMOST,
     INNER,

@@ -21,8 +21,8 @@ from tests.postgres import as_driver
 from looopy._failpoints import arm
 from looopy.errors import StorageFull
 from looopy.stores import open_stores
-from looopy.stores.sql import search
-from looopy.stores.words import LONGEST_TEXT, LONGEST_WORD, index_words, units
+from looopy.stores.contexts.words import LONGEST_TEXT, LONGEST_WORD, index_words, units
+from looopy.stores.sql.contexts import search
 from looopy.testing.children import fork, wait
 from looopy.testing.contracts.search import SearchContract
 from looopy.testing.contracts.turns import CONTEXT, user

@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 from tests.contract.backends import InMemory, OnAsyncpg, OnPsycopg, OnSQLite
 
 from looopy.stores import open_stores
+from looopy.stores.contexts.spending import Allowance, Amount, Place, digest_of
 from looopy.stores.rows.meta import to_us
-from looopy.stores.spending import Allowance, Amount, Place, digest_of
 from looopy.stores.sql.sqlite import connection
 from looopy.testing.contracts.spending import SpendingContract
 

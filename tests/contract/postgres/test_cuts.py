@@ -11,8 +11,8 @@ import pytest
 from tests.postgres import as_driver, ask
 
 from looopy.errors import AgentBusy, Fenced, StoreConflict, StoreUnavailable
+from looopy.stores.contexts.spending import Allowance, Amount, Place
 from looopy.stores.shield import settle_write
-from looopy.stores.spending import Allowance, Amount, Place
 from looopy.stores.sql import migrate
 from looopy.stores.sql.driver import Query
 from looopy.stores.sql.engine import bind
@@ -25,8 +25,7 @@ from looopy.testing.contracts.turns import CONTEXT, WHEN, answer, begin, commit,
 
 _LATER = WHEN + timedelta(seconds=1)
 _LOCKED = (
-    "SELECT 1 FROM pg_stat_activity"
-    " WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 )
 
 

@@ -28,7 +28,7 @@ from looopy.errors import (
     how_to_install,
 )
 from looopy.stores import open_stores
-from looopy.stores.bells import Bells
+from looopy.stores.notifier import Bells
 from looopy.stores.owner import Owner
 from looopy.stores.records import INBOX_LIMIT, EntryKind, InboxHead
 from looopy.stores.sql import migrate, statements

@@ -11,7 +11,7 @@ from tests.cutting import Cutter
 from tests.postgres import as_driver, ask
 
 from looopy.errors import LooopyError, StoreUnavailable
-from looopy.stores.bells import Bells
+from looopy.stores.notifier import Bells
 from looopy.stores.sql.driver import Query, Ring
 from looopy.stores.sql.engine import bind
 from looopy.stores.sql.postgres import pool as pg_pool

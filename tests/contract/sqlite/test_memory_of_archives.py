@@ -7,7 +7,7 @@ import tracemalloc
 from contextlib import closing
 
 from looopy.stores import export_to_file, import_contexts
-from looopy.stores.sql import restore
+from looopy.stores.sql.contexts import restore
 from looopy.testing.contracts.turns import user
 
 _BODY = "a message of words " * 16_000  # 300 kB

@@ -14,7 +14,7 @@ from acp.client.connection import ClientSideConnection
 from tests.server.obedient import build
 
 from looopy.server import AgentHost
-from looopy.server.acp.agent import ProtocolAgent
+from looopy.server.protocols.acp.agent import ProtocolAgent
 
 PATIENCE_S = 60
 

@@ -5,9 +5,9 @@ import pytest
 from acp import schema
 
 from looopy import PendingKind, PendingRequest
-from looopy.server.acp.prompts import message_of
-from looopy.server.acp.updates import content_of, kind_of, title_of
-from looopy.server.spoken import answer_in
+from looopy.server.protocols.acp.prompts import message_of
+from looopy.server.protocols.acp.updates import content_of, kind_of, title_of
+from looopy.server.protocols.text_answers import answer_in
 from looopy.types.message import (
     AudioContent,
     DocumentContent,

@@ -10,7 +10,7 @@ from tests.server.obedient import build
 
 from looopy import open_stores
 from looopy.cli.acp import _with_tools
-from looopy.server.acp.servers import tools_of
+from looopy.server.protocols.acp.servers import tools_of
 
 STDIO = schema.McpServerStdio(
     name="my time", command=sys.executable, args=["-m", "x"],
@@ -57,9 +57,10 @@ async def test_a_factory_that_fails_says_why():
     def broken(context_id, stores):
         raise RuntimeError("no key in the environment")
 
-    async with open_stores("memory:") as stores, connected(
-        stores, Editor(), factory=broken
-    ) as client:
+    async with (
+        open_stores("memory:") as stores,
+        connected(stores, Editor(), factory=broken) as client,
+    ):
         with pytest.raises(acp.RequestError, match="no key in the environment") as failed:
             await client.new_session(cwd="/", mcp_servers=[])
         assert (failed.value.code, failed.value.data["code"]) == (-32603, "factory_failed")

@@ -9,7 +9,7 @@ from tests.server.acp.kit import Editor, chosen, connected, said
 from tests.server.obedient import build
 
 from looopy import AuthContext, open_stores
-from looopy.server.acp.session import Session
+from looopy.server.protocols.acp.session import Session
 
 
 @pytest.fixture
@@ -98,9 +98,7 @@ async def test_a_question_that_is_closed_keeps_waiting_and_can_be_asked_again(st
         assert (await again).stop_reason == "cancelled"
     editor = Editor(chosen("reject", reason="No!"))
     async with connected(stores, editor) as client:
-        loaded = await client.load_session(
-            cwd="/w", session_id=made.session_id, mcp_servers=[]
-        )
+        loaded = await client.load_session(cwd="/w", session_id=made.session_id, mcp_servers=[])
         [pending] = loaded.field_meta["looopy"]["pending"]
         assert pending["tool_name"] == "pay"
         assert "pay waits for approval: `/continue` asks again." in editor.text()

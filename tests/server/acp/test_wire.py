@@ -10,8 +10,8 @@ from tests.server.obedient import build
 
 from looopy import open_stores
 from looopy.server import AgentHost
-from looopy.server.acp.agent import serve
-from looopy.server.acp.wire import MAX_DEPTH, Refused, message_in, pointer
+from looopy.server.protocols.acp.agent import serve
+from looopy.server.protocols.acp.wire import MAX_DEPTH, Refused, message_in, pointer
 
 DEEP = b"[" * (MAX_DEPTH + 1) + b"]" * (MAX_DEPTH + 1)
 

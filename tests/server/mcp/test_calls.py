@@ -9,8 +9,8 @@ from tests.server.obedient import build
 
 from looopy import AuthContext, open_stores
 from looopy.server import AgentHost
-from looopy.server.mcp.calls import KEY
-from looopy.server.mcp.serving import Offer, make_server
+from looopy.server.protocols.mcp.calls import KEY
+from looopy.server.protocols.mcp.serving import Offer, make_server
 from mcp import Client, MCPError
 
 ERAS = pytest.mark.parametrize("era", ["auto", "legacy"])

@@ -12,7 +12,7 @@ from tests.loop_time import advance
 
 from looopy.agent.inbox import TurnInbox
 from looopy.errors import StoreUnavailable
-from looopy.stores.bells import Bells
+from looopy.stores.notifier import Bells
 from looopy.stores.records import Entry, EntryKind, InboxHead
 from looopy.types.config import LoopConfig
 from looopy.types.context import CancelToken

@@ -24,13 +24,13 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple, TypeVar
 
 from looopy.errors import LooopyError, ValueRefused
-from looopy.stores.inner import InnerOf, check_link
-from looopy.stores.listing import check_tags, new_tags
+from looopy.stores.contexts.listing import check_tags, new_tags
+from looopy.stores.contexts.snapshot import RestoredTurn
+from looopy.stores.contexts.sub_contexts import InnerOf, check_link
 from looopy.stores.records import ContextRecord, Entry, EntryKind, InboxHead, TurnRecord
 from looopy.stores.rows import events as rows
 from looopy.stores.rows.writing import message_text, usage_text
 from looopy.stores.rules import check_artifact_id, check_columns, check_context_id
-from looopy.stores.snapshot import RestoredTurn
 from looopy.types.artifact import Artifact, ArtifactKind, ArtifactStatus
 from looopy.types.event import AgentEvent, MessageEnd, ToolExecutionEnd, ToolExecutionStart
 from looopy.types.message import Message, StopReason, UserMessage

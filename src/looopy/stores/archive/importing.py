@@ -29,7 +29,7 @@ from looopy.stores.archive.writing import (
     checked_path,
 )
 from looopy.stores.bundle import Stores
-from looopy.stores.inner import linked_in
+from looopy.stores.contexts.sub_contexts import linked_in
 from looopy.stores.rules import check_context_id
 from looopy.types.storable import check_actor
 

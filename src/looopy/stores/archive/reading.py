@@ -23,18 +23,18 @@ from looopy.stores.archive import format as form
 from looopy.stores.archive.container import Member, Reader, refuse
 from looopy.stores.archive.format import Fields, ReadContext, refused
 from looopy.stores.archive.writing import ALGORITHM, Signature
-from looopy.stores.inner import InnerOf
-from looopy.stores.log import StoredEvent, StoredMessage
-from looopy.stores.records import ContextState, Entry, TurnRecord
-from looopy.stores.rows import events as rows
-from looopy.stores.rows.meta import encode_meta, to_us
-from looopy.stores.rules import check_context_id, checked_rows
-from looopy.stores.snapshot import (
+from looopy.stores.contexts.log import StoredEvent, StoredMessage
+from looopy.stores.contexts.snapshot import (
     RestoredContext,
     RestoredMessage,
     RestoredTurn,
     RestoredVersion,
 )
+from looopy.stores.contexts.sub_contexts import InnerOf
+from looopy.stores.records import ContextState, Entry, TurnRecord
+from looopy.stores.rows import events as rows
+from looopy.stores.rows.meta import encode_meta, to_us
+from looopy.stores.rules import check_context_id, checked_rows
 from looopy.types.artifact import Artifact, ArtifactKind, ArtifactStatus
 from looopy.types.event import ApprovalDecided, MessageEnd, ToolExecutionEnd, utc_now
 from looopy.types.message import AssistantMessage, ToolResultMessage
@@ -164,9 +164,7 @@ def _check_version(given: Fields) -> None:
         raise refused("format", f"it is no {form.FORMAT}")
     version = given.value("version")
     if type(version) is int and version > form.VERSION:
-        raise refused(
-            "version", f"version {version} is newer than {form.VERSION}: upgrade looopy"
-        )
+        raise refused("version", f"version {version} is newer than {form.VERSION}: upgrade looopy")
     if type(version) is not int or version != form.VERSION:  # 1.0 and true are equal to 1
         raise refused("version", f"version {form.VERSION} is needed")
 
@@ -545,9 +543,7 @@ class _LogReader:
         if self._ended is not None:
             if not isinstance(message, ToolResultMessage):
                 raise refused("message", "the result of a tool is needed here")
-            ended = ToolExecutionEnd(
-                tool_name=message.tool_name, result=message, **self._ended
-            )
+            ended = ToolExecutionEnd(tool_name=message.tool_name, result=message, **self._ended)
             if (ended.tool_call_id, ended.turn) != (message.tool_call_id, event.turn):
                 raise refused("message", "the result of another call")
             self._ended = None

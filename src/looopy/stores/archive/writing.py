@@ -38,7 +38,7 @@ from looopy.errors import (
 from looopy.stores.archive import format as form
 from looopy.stores.archive.container import Writer
 from looopy.stores.bundle import Stores
-from looopy.stores.snapshot import ContextSnapshot
+from looopy.stores.contexts.snapshot import ContextSnapshot
 from looopy.types.artifact import Artifact, ArtifactStatus
 from looopy.types.event import AgentEvent, MessageEnd, TurnStart
 from looopy.types.message import AssistantMessage, ToolResultMessage, UserMessage
@@ -282,9 +282,7 @@ class _Export:
             for one in self._contexts
         ]
         signed = Signature.NONE if self._auth_key is None else Signature.VALID
-        return ArchiveReport(
-            contexts=found, digest=self._digest, size=self._size, signature=signed
-        )
+        return ArchiveReport(contexts=found, digest=self._digest, size=self._size, signature=signed)
 
     def _take(self) -> bytes:
         found = self._writer.take()
@@ -380,9 +378,7 @@ class _Export:
         left, writer = one.size, self._writer
         context_id = snapshot.record.context_id
         writer.begin(member)
-        pieces = self._stores.artifacts.stream(
-            context_id, one.artifact_id, version=one.version
-        )
+        pieces = self._stores.artifacts.stream(context_id, one.artifact_id, version=one.version)
         try:
             if left:
                 async for piece in pieces:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from looopy.stores.spending import NOTHING, Amount, Place
+from looopy.stores.contexts.spending import NOTHING, Amount, Place
 
 
 class Sums(NamedTuple):

@@ -16,10 +16,10 @@ from datetime import datetime
 from looopy.errors import StoreUnavailable
 from looopy.stores import rules as names
 from looopy.stores.artifacts.rows import Version, check_growth
-from looopy.stores.bells import Bells
-from looopy.stores.inner import InnerOf
-from looopy.stores.log import StoredEvent, StoredMessage
+from looopy.stores.contexts.log import StoredEvent, StoredMessage
+from looopy.stores.contexts.sub_contexts import InnerOf
 from looopy.stores.memory.accounts import Accounts
+from looopy.stores.notifier import Bells
 from looopy.stores.records import (
     ArtifactChange,
     ArtifactDeletion,
@@ -261,9 +261,7 @@ def change_artifact(context: StoredContext, change: ArtifactChange) -> Artifact:
     return _save_artifact(context, change)
 
 
-def change_artifacts(
-    context: StoredContext, changes: Sequence[ArtifactChange]
-) -> list[Artifact]:
+def change_artifacts(context: StoredContext, changes: Sequence[ArtifactChange]) -> list[Artifact]:
     """As `change_artifact`, for several in order: all of them or none."""
     names = {change.artifact_id for change in changes}
     before = {

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from typing import Unpack
 
 from looopy.stores.base import ContextIndex
-from looopy.stores.inner import InnerOf, check_link
-from looopy.stores.listing import (
+from looopy.stores.contexts.listing import (
     ContextSize,
     Lister,
     Listing,
@@ -17,7 +16,10 @@ from looopy.stores.listing import (
     meets,
     new_tags,
 )
-from looopy.stores.log import check_page
+from looopy.stores.contexts.log import check_page
+from looopy.stores.contexts.search import Conditions, SearchPage
+from looopy.stores.contexts.snapshot import ContextSnapshot, RestoredContext, exists_already
+from looopy.stores.contexts.sub_contexts import InnerOf, check_link
 from looopy.stores.memory.context import context_record
 from looopy.stores.memory.erasing import InMemoryErasures, size_of
 from looopy.stores.memory.log import read_log
@@ -25,8 +27,6 @@ from looopy.stores.memory.restore import restored_context, snapshot_of
 from looopy.stores.records import ContextRecord
 from looopy.stores.rows.meta import to_us
 from looopy.stores.rules import fenced, no_context
-from looopy.stores.search import Conditions, SearchPage
-from looopy.stores.snapshot import ContextSnapshot, RestoredContext, exists_already
 from looopy.types.event import AgentEvent
 from looopy.types.storable import check_after_name, check_limit
 

@@ -1,4 +1,4 @@
-"""Erasures in memory; see `looopy.stores.erasing`."""
+"""Erasures in memory; see `looopy.stores.contexts.erasing`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
-from looopy.stores.erasing import EMPTY, Erasures, Gone, Redacted, Terms, counted
-from looopy.stores.families import Candidate
+from looopy.stores.contexts.erasing import EMPTY, Erasures, Gone, Redacted, Terms, counted
+from looopy.stores.contexts.families import Candidate
 from looopy.stores.memory.context import MemoryStore, StoredContext, interrupt
 from looopy.stores.records import TurnRecord
 from looopy.stores.rows.events import decode_state
@@ -71,9 +71,7 @@ class InMemoryErasures(MemoryStore, Erasures):
 
     async def inner_of(self, context_id: str) -> list[Candidate]:
         contexts = self.backend.contexts
-        return [
-            _candidate(name, contexts[self.tenant, name]) for name in self._inner(context_id)
-        ]
+        return [_candidate(name, contexts[self.tenant, name]) for name in self._inner(context_id)]
 
     async def spoke_in(self, actor_id: str, *, after: str, last: str) -> set[str]:
         return {
@@ -191,9 +189,7 @@ def _redact(context: StoredContext, turns: Sequence[TurnRecord]) -> Redacted:
         replace(one, metadata={}) if one.turn in numbers else one for one in context.turns
     ]
     calls = {one.call_id for one in late if one.end_seq is None}
-    context.state = redacted_state(
-        context.state, numbers, calls, context.turn_count, told
-    )
+    context.state = redacted_state(context.state, numbers, calls, context.turn_count, told)
     context.raise_epoch()
     context.holder = None
     context.created_at += timedelta(microseconds=1)

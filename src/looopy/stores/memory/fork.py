@@ -1,5 +1,5 @@
 """
-Forks and rewinds in memory; see `Journal` for the contract, and `looopy.stores.past` for the idea.
+Forks and rewinds in memory: the contract is `Journal`, the idea `looopy.stores.contexts.lineage`.
 """
 
 from __future__ import annotations
@@ -9,14 +9,7 @@ from bisect import bisect_right
 from operator import attrgetter
 
 from looopy.stores import rules as names
-from looopy.stores.log import StoredMessage
-from looopy.stores.memory.context import (
-    MemoryStore,
-    StoredContext,
-    append,
-    context_record,
-)
-from looopy.stores.past import (
+from looopy.stores.contexts.lineage import (
     Branch,
     Cut,
     Lineage,
@@ -32,6 +25,13 @@ from looopy.stores.past import (
     summary_is_known,
     summary_of,
     within_turn,
+)
+from looopy.stores.contexts.log import StoredMessage
+from looopy.stores.memory.context import (
+    MemoryStore,
+    StoredContext,
+    append,
+    context_record,
 )
 from looopy.stores.records import ContextRecord, TurnRecord
 from looopy.stores.rows import events as rows

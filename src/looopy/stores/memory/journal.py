@@ -10,7 +10,7 @@ import time
 from dataclasses import replace
 
 from looopy.stores.base import Journal
-from looopy.stores.bells import Bells
+from looopy.stores.contexts.lineage import without_metadata
 from looopy.stores.memory.context import (
     StoredEntry,
     append,
@@ -22,7 +22,7 @@ from looopy.stores.memory.context import (
 )
 from looopy.stores.memory.fork import InMemoryForks
 from looopy.stores.memory.log import read_log
-from looopy.stores.past import without_metadata
+from looopy.stores.notifier import Bells
 from looopy.stores.records import (
     Commit,
     Committed,
@@ -143,9 +143,7 @@ class InMemoryJournal(InMemoryForks, Journal):
         encoded = rows.encode(made)
         append(context, context.turn_count, encoded, None)
         context.raise_epoch()
-        context.state = rows.state_with_summary(
-            context.state, context.last_position, compaction
-        )
+        context.state = rows.state_with_summary(context.state, context.last_position, compaction)
         context.last_activity = utc_now()
         self._ring(context_id)
         return context.epoch, replace(made[1], seq=context.last_seq)

@@ -13,7 +13,7 @@ from bisect import bisect_right
 from itertools import chain
 from operator import attrgetter
 
-from looopy.stores.log import (
+from looopy.stores.contexts.log import (
     LogPage,
     MessageRow,
     RecordRow,

@@ -1,10 +1,16 @@
-"""Whole contexts out of the dictionaries and into them; see `looopy.stores.snapshot`."""
+"""Whole contexts out of the dictionaries and into them; see `looopy.stores.contexts.snapshot`."""
 
 from __future__ import annotations
 
 from looopy.stores import rules as names
 from looopy.stores.artifacts.parts import INLINE_BYTES, stored_parts
 from looopy.stores.artifacts.rows import Version
+from looopy.stores.contexts.snapshot import (
+    ContextSnapshot,
+    RestoredContext,
+    RestoredMessage,
+    RestoredVersion,
+)
 from looopy.stores.memory.context import (
     StoredContext,
     StoredEntry,
@@ -12,12 +18,6 @@ from looopy.stores.memory.context import (
 )
 from looopy.stores.rows import events as rows
 from looopy.stores.rows.meta import to_us
-from looopy.stores.snapshot import (
-    ContextSnapshot,
-    RestoredContext,
-    RestoredMessage,
-    RestoredVersion,
-)
 from looopy.types.artifact import ArtifactKind
 from looopy.types.storable import dump
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from looopy.stores.listing import FOR_EVER
-from looopy.stores.log import is_little, off_loop
+from looopy.stores.contexts.listing import FOR_EVER
+from looopy.stores.contexts.log import is_little, off_loop
+from looopy.stores.contexts.search import Place, Searcher, SearchHit, Wanted
 from looopy.stores.memory.context import MemoryStore
 from looopy.stores.memory.fork import shown_messages
 from looopy.stores.memory.log import record_row
 from looopy.stores.rows.meta import to_us
 from looopy.stores.rows.reading import decode_records
-from looopy.stores.search import Place, Searcher, SearchHit, Wanted
 
 _CHUNK = 32
 

@@ -7,10 +7,7 @@ from datetime import date
 from itertools import islice
 
 from looopy.stores.base import Spending
-from looopy.stores.memory.accounts import Accounts, Reservation, Sums
-from looopy.stores.memory.context import MemoryStore
-from looopy.stores.rows.meta import to_us
-from looopy.stores.spending import (
+from looopy.stores.contexts.spending import (
     NOTHING,
     TENANT,
     Allowance,
@@ -24,6 +21,9 @@ from looopy.stores.spending import (
     keys_on,
     spent_of,
 )
+from looopy.stores.memory.accounts import Accounts, Reservation, Sums
+from looopy.stores.memory.context import MemoryStore
+from looopy.stores.rows.meta import to_us
 from looopy.types.event import utc_now
 
 

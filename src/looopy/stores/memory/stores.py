@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from looopy.stores.base import MessageStore, StateStore
 from looopy.stores.bundle import Stores
-from looopy.stores.log import read_records
+from looopy.stores.contexts.log import read_records
 from looopy.stores.memory.artifacts import InMemoryArtifactStore
 from looopy.stores.memory.context import (
     Contexts,
@@ -133,7 +133,6 @@ class InMemoryMessageStore(MemoryStore, MessageStore):
         if context is None:
             return 0
         return len(context.messages) - (0 if include_hidden else counted(context.hidden))
-
 
 
 class InMemoryStateStore(MemoryStore, StateStore):

@@ -8,6 +8,9 @@ and `errors`; SQLAlchemy and alembic are loaded only to make or change a schema.
 - `statements`: the text of every statement. `commit`: claim, commit, append, clear.
 - The contract, one file each: `messages`, `artifacts`, `state`, `journal`, on `store`, their common
   base.
+- `contexts/`: list, search, restore, erase, spend. `fork`: forks and rewinds.
+- Rows: `head` (a context without what only its readers want), `turns` (contexts, turns and versions
+  of artifacts from their columns).
 - `driver`: the protocol that a database implements, in `sqlite/` and `postgres/`. `engine` picks
   the driver. Another database is a folder beside these two, a function in `engine`, and its scheme
   in `stores.opening`.

@@ -12,7 +12,7 @@ from looopy.errors import StoreError
 from looopy.stores.artifacts.parts import HELD_S, drop
 from looopy.stores.artifacts.rows import StoredPart, StoredVersion, Wanted
 from looopy.stores.artifacts.store import Artifacts
-from looopy.stores.log import read_rows
+from looopy.stores.contexts.log import read_rows
 from looopy.stores.owner import Owner, provably_dead
 from looopy.stores.records import ArtifactChange, ArtifactWrite
 from looopy.stores.sql import statements as s
@@ -112,9 +112,7 @@ class SQLArtifactRows(SQLStore):
 
         return await self.backend.run(work, write=False) if names else []
 
-    async def hold_uploads(
-        self, names: Sequence[str], ttl_s: float, *, new: bool
-    ) -> list[str]:
+    async def hold_uploads(self, names: Sequence[str], ttl_s: float, *, new: bool) -> list[str]:
         statement, holder = s.HOLD_UPLOAD if new else s.RENEW_UPLOAD, _holder()
 
         def work() -> Steps[list[str]]:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from looopy.stores import rules as names
 from looopy.stores.artifacts.rows import StoredPart, placed_parts
-from looopy.stores.past import decode_rewound
+from looopy.stores.contexts.lineage import decode_rewound
 from looopy.stores.records import (
     ArtifactChange,
     ArtifactDeletion,
@@ -303,9 +303,7 @@ def _grow_artifact(key: Mapping[str, Any], growth: ArtifactGrowth) -> Steps[Arti
     return stored_artifact(grown[0])
 
 
-def add_parts(
-    params: Mapping[str, Any], change: ArtifactWrite | ArtifactGrowth
-) -> Steps[None]:
+def add_parts(params: Mapping[str, Any], change: ArtifactWrite | ArtifactGrowth) -> Steps[None]:
     """Add the rows of the new parts; `ArtifactMoved` if somebody may have removed a blob."""
     base = {name: params[name] for name in ("tenant", "context", "artifact", "version")}
     named: set[str | None] = {None}

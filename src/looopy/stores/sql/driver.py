@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from looopy.errors import StoreUnavailable
-from looopy.stores.bells import Bells
 from looopy.stores.blobs.base import Blobs
+from looopy.stores.notifier import Bells
 
 T = TypeVar("T")
 

@@ -14,7 +14,7 @@ from looopy.stores.blobs.base import Blobs
 from looopy.stores.blobs.opening import open_blobs
 from looopy.stores.bundle import Stores
 from looopy.stores.sql.artifacts import SQLArtifactStore
-from looopy.stores.sql.contexts import SQLContextIndex
+from looopy.stores.sql.contexts.listing import SQLContextIndex
 from looopy.stores.sql.driver import Driver
 from looopy.stores.sql.journal import SQLJournal
 from looopy.stores.sql.messages import SQLMessageStore

@@ -1,5 +1,5 @@
 """
-Forks and rewinds on SQL; see `Journal` for the contract, and `looopy.stores.past` for the places.
+Forks and rewinds on SQL: the contract is `Journal`, the cuts `looopy.stores.contexts.lineage`.
 
 A fork copies rows inside of the database, in a statement a table. It holds the row of its parent so
 that turns go on meanwhile: they add rows, and change none up to the place where the fork is made.
@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from looopy.stores import rules as names
-from looopy.stores.past import (
+from looopy.stores.contexts.lineage import (
     Branch,
     Cut,
     Lineage,
@@ -150,9 +150,7 @@ def _cut(key: Mapping[str, Any], head: Head, at: int | None) -> Steps[Cut]:
     return cut_after(at, turn=turn, seq=seq, begun=begun)
 
 
-def _newest_summary(
-    key: Mapping[str, Any], seq: int, hidden: Sequence[Range]
-) -> Steps[int | None]:
+def _newest_summary(key: Mapping[str, Any], seq: int, hidden: Sequence[Range]) -> Steps[int | None]:
     """The position of the newest summary up to *seq* that is not *hidden*."""
     while found := (yield Query(s.NEWEST_COMPACTION, {**key, "seq": seq})):
         said = json.loads(found[0][1])

@@ -14,8 +14,8 @@ from typing import Any
 
 from looopy._failpoints import reach
 from looopy.stores.base import Journal
-from looopy.stores.bells import Bells
-from looopy.stores.log import (
+from looopy.stores.contexts.lineage import Lineage, check_place
+from looopy.stores.contexts.log import (
     PAGE,
     LogEntry,
     LogPage,
@@ -27,7 +27,7 @@ from looopy.stores.log import (
     positions,
     read_rows,
 )
-from looopy.stores.past import Lineage, check_place
+from looopy.stores.notifier import Bells
 from looopy.stores.records import (
     INBOX_LIMIT,
     ArtifactDeletion,

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from looopy.stores.base import MessageStore
-from looopy.stores.log import read_records
+from looopy.stores.contexts.log import read_records
 from looopy.stores.records import MessageRecord
 from looopy.stores.rows import events as rows
 from looopy.stores.rules import check_context_id

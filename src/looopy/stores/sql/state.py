@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from looopy.stores.base import StateStore
-from looopy.stores.log import read_rows
+from looopy.stores.contexts.log import read_rows
 from looopy.stores.records import Claim, Claimed, ContextRecord, Waiter
 from looopy.stores.rules import (
     WAIT,
@@ -22,7 +22,7 @@ from looopy.stores.rules import (
 from looopy.stores.sql import statements as s
 from looopy.stores.sql.artifacts import drop_blobs
 from looopy.stores.sql.commit import claim_steps, create, drop_place, encode_claim
-from looopy.stores.sql.contexts import SQLContextIndex
+from looopy.stores.sql.contexts.listing import SQLContextIndex
 from looopy.stores.sql.driver import Query, Steps
 from looopy.stores.sql.head import peek
 from looopy.stores.sql.journal import SQLJournal
@@ -31,7 +31,7 @@ from looopy.stores.sql.turns import context_record
 from looopy.types.storable import check_after_name, check_limit, check_number, dump
 
 if TYPE_CHECKING:
-    from looopy.stores.sql.spending import SQLSpending
+    from looopy.stores.sql.contexts.spending import SQLSpending
 
 
 class SQLStateStore(SQLStore, StateStore):
@@ -47,7 +47,7 @@ class SQLStateStore(SQLStore, StateStore):
 
     def make_spending(self) -> SQLSpending:
         """The accounts that go with this store."""
-        from looopy.stores.sql.spending import SQLSpending  # most turns have no account
+        from looopy.stores.sql.contexts.spending import SQLSpending  # most turns have no account
 
         return SQLSpending(self.backend, self.tenant)
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from looopy.stores.past import decode_rewound
+from looopy.stores.contexts.lineage import decode_rewound
 from looopy.stores.records import ContextRecord, TurnRecord
 from looopy.stores.rows import events as rows
 from looopy.stores.rows.meta import from_us

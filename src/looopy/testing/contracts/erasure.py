@@ -11,7 +11,7 @@ import pytest
 
 from looopy.errors import AgentBusy, Fenced, StoreConflict, ValueRefused
 from looopy.stores.bundle import Stores
-from looopy.stores.erasing import Erased
+from looopy.stores.contexts.erasing import Erased
 from looopy.stores.records import (
     ArtifactWrite,
     Claimed,
@@ -341,9 +341,7 @@ async def _saves(
         description=content,
     )
     place: dict[str, Any] = {"context_id": name, "turn": claimed.turn}
-    update = ArtifactUpdate(
-        **place, artifact_id="report", kind=write.kind, version=0, anew=anew
-    )
+    update = ArtifactUpdate(**place, artifact_id="report", kind=write.kind, version=0, anew=anew)
     call = ToolCall(id="append", name="append_file_chunk", arguments={"artifact_id": "report"})
     place = {"context_id": name}
     await commit(stores, claimed, [said(answer("", call), **place), starts(call, **place)], **place)
@@ -575,9 +573,7 @@ class RedactionContract(Contract):
         assert isinstance(message, AssistantMessage)
         assert (message.model, message.usage) == (told.model, told.usage)
 
-    async def test_a_call_of_theirs_says_nothing_in_a_turn_of_others(
-        self, stores: Stores
-    ) -> None:
+    async def test_a_call_of_theirs_says_nothing_in_a_turn_of_others(self, stores: Stores) -> None:
         """It got its result there. What others asked and answered there stays."""
         await _turn(stores)
         theirs = replace(_CALL, arguments={"at": "bobs-words"})
@@ -611,9 +607,7 @@ class RedactionContract(Contract):
             first, second = (replace(_asked(n), request_id=f"r{n}") for n in (1, 3))
             state = ContextState(answered=[(first, True), (second, True)], resumable=3)
             over = {"state": state} if turn == 3 else {}
-            await commit(
-                stores, claimed, [ends(StopReason.INTERRUPTED)], release=True, **over
-            )
+            await commit(stores, claimed, [ends(StopReason.INTERRUPTED)], release=True, **over)
         await stores.contexts.erase_person("bob")
         state = (await record_of(stores)).state
         assert [one.request_id for one in state.pending] == ["r1"]

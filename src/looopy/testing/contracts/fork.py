@@ -15,7 +15,7 @@ from looopy.errors import (
     ValueRefused,
 )
 from looopy.stores.bundle import Stores
-from looopy.stores.past import Branch, Lineage
+from looopy.stores.contexts.lineage import Branch, Lineage
 from looopy.stores.records import NewSummary
 from looopy.testing.contracts.turns import (
     CONTEXT,
@@ -178,8 +178,9 @@ class ForkContract(Contract):
             assert await read(name, "a.bin", start=69_000, size=9, version=1) == _LARGE[69_000:][:9]
             pieces = [piece async for piece in stores.artifacts.stream(name, "a.bin", version=2)]
             assert b"".join(pieces) == _LARGE[::-1]
-            assert await stores.artifacts.rows(name, "rows", after=8_900, limit=2) == (
-                rows[8_900:8_902]
+            assert (
+                await stores.artifacts.rows(name, "rows", after=8_900, limit=2)
+                == (rows[8_900:8_902])
             )
             assert [a.version for a in await stores.artifacts.versions(name, "a.bin")][:2] == [1, 2]
         found = await stores.artifacts.get("c", "a.bin")

@@ -7,7 +7,7 @@ from typing import Any
 
 from looopy.errors import AgentBusy, Fenced, StoreConflict, ValueRefused
 from looopy.stores.bundle import Stores
-from looopy.stores.erasing import Erased
+from looopy.stores.contexts.erasing import Erased
 from looopy.stores.records import Claimed
 from looopy.testing.contracts.restore import exported, imported
 from looopy.testing.contracts.turns import (

@@ -10,9 +10,9 @@ import pytest
 
 from looopy.errors import ContextNotFound, StoreConflict
 from looopy.stores.bundle import Stores
-from looopy.stores.log import StoredEvent
+from looopy.stores.contexts.log import StoredEvent
+from looopy.stores.contexts.snapshot import RestoredContext, RestoredMessage
 from looopy.stores.records import ContextState, EntryKind, NewSummary
-from looopy.stores.snapshot import RestoredContext, RestoredMessage
 from looopy.testing.contracts.turns import (
     CONTEXT,
     Contract,

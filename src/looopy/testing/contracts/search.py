@@ -6,8 +6,8 @@ from typing import Any
 
 from looopy.errors import ValueRefused
 from looopy.stores.bundle import Stores
+from looopy.stores.contexts.search import SearchHit
 from looopy.stores.records import NewSummary
-from looopy.stores.search import SearchHit
 from looopy.testing.contracts.turns import (
     CONTEXT,
     Contract,
@@ -203,9 +203,20 @@ class SearchContract(Contract):
         ]
         await stores.messages.append(CONTEXT, said)
         expected = {
-            "spoken": [1], "tool": [1], "k": [1], "v1": [1], "shown": [2], "plain": [3],
-            "deep": [4], "inside": [4], "7": [4],
-            "reason": [], "aW1hZ2U": [], "meta": [], "hidden": [], "note": [],
+            "spoken": [1],
+            "tool": [1],
+            "k": [1],
+            "v1": [1],
+            "shown": [2],
+            "plain": [3],
+            "deep": [4],
+            "inside": [4],
+            "7": [4],
+            "reason": [],
+            "aW1hZ2U": [],
+            "meta": [],
+            "hidden": [],
+            "note": [],
         }
         assert {word: await _positions(stores, word) for word in expected} == expected
         assert await _positions(stores, "tool spoken") == [1]

@@ -11,7 +11,7 @@ import pytest
 
 from looopy.errors import BudgetExceeded
 from looopy.stores.bundle import Stores
-from looopy.stores.spending import (
+from looopy.stores.contexts.spending import (
     NOTHING,
     TENANT,
     Allowance,
@@ -167,9 +167,7 @@ class SpendingContract(Contract):
         allowances = [_day(_ADA, 150)]
         await stores.spending.reserve("left", _CALL, allowances, place=_HERE)
         with pytest.raises(BudgetExceeded) as refused:
-            await stores.spending.reserve(
-                "two", _CALL, allowances, place=Place(_HERE.context, 2)
-            )
+            await stores.spending.reserve("two", _CALL, allowances, place=Place(_HERE.context, 2))
         assert not refused.value.waits
         assert await _sums(stores) == [(NOTHING, _CALL)]
 

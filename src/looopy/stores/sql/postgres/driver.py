@@ -29,8 +29,8 @@ from typing import Any, TypeVar
 
 from looopy._failpoints import reach
 from looopy.errors import LooopyError, StoreUnavailable
-from looopy.stores.bells import Bells
 from looopy.stores.blobs.base import Blobs
+from looopy.stores.notifier import Bells
 from looopy.stores.sql.driver import (
     Query,
     Ring,

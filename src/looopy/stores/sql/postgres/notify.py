@@ -22,7 +22,7 @@ import secrets
 from collections.abc import AsyncIterator
 from typing import Any
 
-from looopy.stores.bells import Bells, Key
+from looopy.stores.notifier import Bells, Key
 from looopy.stores.sql.driver import Ring
 from looopy.stores.sql.postgres.errors import Trouble
 from looopy.stores.sql.postgres.pool import Pool, connect, no_connection

@@ -27,8 +27,8 @@ from typing import Any, TypeVar
 
 from looopy._failpoints import reach
 from looopy.errors import LooopyError, SchemaOutOfDate, StoreUnavailable
-from looopy.stores.bells import Bells, Key
 from looopy.stores.blobs.base import Blobs
+from looopy.stores.notifier import Bells, Key
 from looopy.stores.shield import answer
 from looopy.stores.sql.driver import (
     Query,

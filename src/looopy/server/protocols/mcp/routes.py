@@ -1,0 +1,92 @@
+"""
+The routes of MCP for a site: streamable HTTP at `/mcp`.
+
+The SDK takes a second to import. So a thread imports it when the application starts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import importlib.util
+import inspect
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Final
+
+from starlette.requests import Request
+from starlette.routing import BaseRoute, Route
+from starlette.types import Receive, Scope, Send
+
+from looopy.errors import LooopyError, missing_extra
+from looopy.server.problems import problem_response
+from looopy.server.site import Site
+
+if TYPE_CHECKING:
+    from looopy.server.protocols.mcp.streamable import Endpoint
+
+_STREAMABLE: Final = "looopy.server.protocols.mcp.streamable"
+
+
+def mcp_api(
+    site: Site, *, name: str = "ask", description: str | None = None, path: str = "/mcp"
+) -> Sequence[BaseRoute]:
+    """
+    The routes of MCP, for `create_app(faces=[mcp_api])`: the agent as a tool of an MCP server.
+
+    Args:
+        name: The name of the tool.
+        description: Tells the model of a client when to use it. By default the docstring of the
+            host's factory.
+        path: Where the server is.
+
+    Raises:
+        MissingExtra: The SDK of MCP is not installed.
+    """
+    if importlib.util.find_spec("mcp") is None:
+        raise missing_extra("serving MCP needs the mcp package", "mcp")
+    site.preload(_STREAMABLE)
+    face = _Face(site, name, description or inspect.getdoc(site.host.factory))
+    site.background.append(face.running)
+    return [Route(path, face, methods=["GET", "POST", "DELETE"])]
+
+
+class _Face:
+    """The endpoint, made at the first request: an ASGI application."""
+
+    def __init__(self, site: Site, name: str, description: str | None) -> None:
+        self._site = site
+        self._name = name
+        self._description = description
+        self._endpoint: Endpoint | None = None
+        self._loading = asyncio.Lock()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request: who is asking, then what they sent, then the SDK."""
+        request = Request(scope, receive)
+        try:
+            auth = await self._site.identify(request)
+            body = await self._site.read_json(request) if request.method == "POST" else None
+        except LooopyError as error:
+            await problem_response(error)(scope, receive, send)
+            return
+        endpoint = self._endpoint or await self._load()
+        await endpoint.answer(request, auth, body, send)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Close the connections at the end of the application; turns are left to its host."""
+        try:
+            yield
+        finally:
+            if self._endpoint is not None:
+                await self._endpoint.aclose()
+
+    async def _load(self) -> Endpoint:
+        async with self._loading:
+            if self._endpoint is None:
+                streamable = await asyncio.to_thread(importlib.import_module, _STREAMABLE)
+                made: Endpoint = streamable.Endpoint(self._site, self._name, self._description)
+                await made.start()
+                self._endpoint = made
+            return self._endpoint
