@@ -91,6 +91,31 @@ async def test_a_message_has_several_lines(looopy):
     await _leave(session)
 
 
+BEFORE_THE_PROMPT = """
+import select, sys
+from looopy.cli.terminal import _input, edit_lines
+edit_lines()
+print("no prompt yet", flush=True)
+select.select([sys.stdin], [], [])
+try:
+    _input("> ")
+except EOFError:
+    print("the end")
+"""
+
+
+async def test_ctrl_d_pressed_just_before_the_prompt_leaves(looopy):
+    """readline changes the mode of the terminal, which makes a null of a Ctrl-D in its queue."""
+    readline = pytest.importorskip("readline")
+    if "libedit" in (readline.__doc__ or ""):
+        pytest.skip("libedit has no macros")
+    session = await looopy.at_terminal(program=(sys.executable, "-c", BEFORE_THE_PROMPT))
+    await session.see("no prompt yet")
+    session.press(CTRL_D)
+    await session.see("the end")
+    assert await session.status() == 0
+
+
 async def test_what_is_typed_during_an_answer_is_not_lost(looopy):
     """The line is the next message; Ctrl-D behind it leaves after its answer."""
     session = await looopy.at_terminal("chat")

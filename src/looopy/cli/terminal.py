@@ -486,6 +486,8 @@ def edit_lines() -> None:
         return  # libedit knows no marks
     readline.parse_and_bind("set enable-bracketed-paste on")  # Python turns it off
     readline.parse_and_bind(r'"\e\C-m": "\C-v\C-j"')
+    # A Ctrl-D pressed before the prompt is a null once readline has set the mode of the terminal.
+    readline.parse_and_bind(r'"\C-@": "\C-d"')
     _marks_pastes = True
     _mark_pastes()
     atexit.register(sys.stdout.write, _PASTE_OFF)
