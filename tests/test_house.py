@@ -28,6 +28,7 @@ def _tracked():
     return sorted(path for path in paths if path.is_file() and path.suffix in TEXT)
 
 
+SOURCE = ROOT / "src" / "looopy"
 FILES = _tracked()
 PYTHON = [path for path in FILES if path.suffix == ".py"]
 MARKDOWN = [path for path in FILES if path.suffix == ".md"]
@@ -128,13 +129,28 @@ def test_a_test_is_a_sentence_with_a_fact():
     assert vague == []
 
 
+def test_a_package_names_its_modules_in_its_docstring():
+    """`name` for a module, `name/` for a package: a reader finds the file without opening it."""
+    unnamed = []
+    for door in (path for path in PYTHON if path.name == "__init__.py" and SOURCE in path.parents):
+        text = ast.get_docstring(ast.parse(door.read_text(encoding="utf-8"))) or ""
+        modules = {path.stem for path in PYTHON if path.parent == door.parent}
+        packages = {f"{path.parent.name}/" for path in PYTHON if path.parent.parent == door.parent}
+        unnamed += [
+            f"{_name(door.parent)}: {name}"
+            for name in sorted((modules - {"__init__", "__main__"}) | packages)
+            if f"`{name}`" not in text
+        ]
+    assert unnamed == []
+
+
 def test_a_unit_test_has_the_name_of_its_module():
     """`unit/loop/test_guards.py`, or `test_guards_WORD.py`, is about `loop/guards.py`."""
-    source, unit = ROOT / "src" / "looopy", ROOT / "tests" / "unit"
+    unit = ROOT / "tests" / "unit"
     strange = []
     for path in (path for path in PYTHON if unit in path.parents and path.stem.startswith("test_")):
         words = path.stem.split("_")[1:]
-        module = source / path.parent.relative_to(unit)
+        module = SOURCE / path.parent.relative_to(unit)
         names = ["_".join(words[:count]) for count in range(1, len(words) + 1)]
         if not any((module / f"{name}.py").exists() or (module / name).is_dir() for name in names):
             strange.append(_name(path))

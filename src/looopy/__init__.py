@@ -8,11 +8,14 @@ Importing this package does no work: names are loaded when they are first used.
 The rooms, lowest first; each imports only rooms before it, and its docstring says what each file
 does:
 
-- `errors` (the tree of errors), `types/` (frozen values), `auth/` (secrets)
+- `_failpoints` (places where a test kills a process), `errors` (the tree of errors), `types/`
+  (frozen values), `auth/` (secrets), `telemetry/` (logs, traces and metrics)
 - `llm/` (call a model), `tools/` (run a tool), `stores/` (remember): these do not know each other
 - `history/` (what the model sees of the past), `loop/` (one turn, without a store)
-- `agent/` (one conversation that outlives its process), `sync` (the same, blocking)
-- `testing/` (test kit), `compat/` (names of other libraries), `cli/` (the command line)
+- `agent/` (one conversation that outlives its process), `replay/` (a stored turn again)
+- `sync` (an agent without `await`), `server/` (many conversations, over HTTP and other protocols),
+  `testing/` (test kit), `compat/` (names of other libraries)
+- `cli/` (the command line)
 """
 
 from __future__ import annotations

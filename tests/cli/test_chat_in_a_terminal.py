@@ -105,7 +105,7 @@ except EOFError:
 
 
 async def test_ctrl_d_pressed_just_before_the_prompt_leaves(looopy):
-    """readline changes the mode of the terminal, which makes a null of a Ctrl-D in its queue."""
+    """Setting the mode of the terminal, as readline does, makes a null of a Ctrl-D in its queue."""
     readline = pytest.importorskip("readline")
     if "libedit" in (readline.__doc__ or ""):
         pytest.skip("libedit has no macros")

@@ -15,6 +15,8 @@ is stored. Any other process may own the context at any time. The room may impor
 - After a crash: `context` (load what is stored; find a dead turn), `dead_turns` (end that turn;
   decide which of its tool calls may run again).
 - Watching: `broadcast` (one turn, many views), `stream` (`TurnStream`), `events` (follow the log).
+- Money: `ledger` (what the owner and the tenant of a turn may spend in a day or month).
+- For hosts: `hosted` (what an `AgentHost`, its protocols and a replay do with an agent).
 - Beside a turn: `inbox` (messages and cancel requests from any process, for the running turn),
   `compact`, `artifacts` (the writer that tools use), `buffer` (`auto_save=False`), `state` (counts,
   and the snapshot that callers see), `decisions` (about approvals, as the log has them).

@@ -5,8 +5,8 @@ Pure: no store, no I/O but the model that writes a summary. The view of a turn a
 `render(folded(history))`, at the cost of what is new. The room may import `llm`, `types` and
 `errors`.
 
-- `tokens`, `images`: how many tokens a message takes. `window`: which messages fit (`folded`,
-  `Window`).
+- `tokens`, `images`, `files`: how many tokens a message takes. `window`: which messages fit
+  (`folded`, `Window`).
 - `view`: keeps that choice, rendered, as the history grows (`View`).
 - `sent`: remembers how the last request began, and says why the next one begins otherwise (`Sent`).
 - `summarise`: lets the model write a summary of the older part (`summarise`).

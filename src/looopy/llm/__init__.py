@@ -9,10 +9,10 @@ it loads no vendor's SDK; making a provider does. Exports: the names in `__all__
 - Providers: `openai/`, `anthropic/`, `local/`, `pipy`, `anyllm`; `fallback`
   asks several in order.
 - Request: `render` makes valid messages of any stored log; `strict` makes schemas that a server
-  enforces.
+  enforces; `documents` chooses the documents that an API takes, `options` the options.
 - Answer: `sse` reads the bytes, `reader` is the part of a reader that is the same for every format,
-  `accumulate` builds the message and its stream events, `thoughts` finds `<think>` tags, `prices`
-  adds the cost.
+  `accumulate` builds the message and its stream events, `thoughts` finds `<think>` tags,
+  `logprobs` reads log-probabilities, `prices` adds the cost by its `price_list`.
 - Failure: `failures` turns the status, headers and text of an HTTP error into a typed error;
   `overflow` notices a window that overflowed silently; `retry` decides if the loop calls again,
   and after how many seconds.

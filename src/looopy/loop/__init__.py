@@ -10,6 +10,8 @@ tools and messages; it knows no store, process or lease. It may import `history`
   `tool_tasks` (calls that run now, one after another or in parallel).
 - State: `parts` (the turn as it runs), of `given` (what the caller hands over), `progress` (what
   has happened so far) and `outgoing` (events and groups); `guards` (budgets and limits).
+- Models and their servers: `metered` (a provider whose calls accounts pay for), `server_tools`
+  (events about tools that a server runs), `strict_tools` (tools whose schemas it enforces).
 - Input: `incoming` (messages during the turn), `prompts` (the system prompt).
 - Output: `output` (a typed answer), `storable` (repairs what a model sent).
 - People: `approval` (may this call run unasked), `pending` (calls left open for a person).

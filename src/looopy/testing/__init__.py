@@ -9,6 +9,7 @@ install.
 - `llm`: a model that plays a script. `faults`: stores that fail on demand, and failpoints.
 - `contracts/`: the contract of each store as tests; `stores` is where to import them from.
 - `processes`: other processes on one store, to race and to kill; `children`: how they are forked.
+- `replays`: a fixture that makes a test of a recorded turn.
 - `machines`: Hypothesis compares a store with the stores in memory. `hostile`: values that some
   database or encoder changes.
 

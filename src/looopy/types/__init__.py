@@ -7,12 +7,13 @@ these names from `looopy`, `looopy.llm` and `looopy.auth`.
 
 - A conversation: `message` (messages and their blocks), `event` (what a subscriber sees), `summary`
   (a compaction in the log), `ranges` (what a rewound history shows), `artifact`, `state` (status,
-  questions to a person), `result` (how a turn ended), `request` (what goes to a model, and its
-  stream events).
+  questions to a person), `approval` (answers to them), `result` (how a turn ended), `request` (what
+  goes to a model, and its stream events).
 - A turn's input: `context` (identity, credentials, cancelling), `auth`, `config` (limits, hooks).
 - Rules: `storable` (may this value be stored), `message_check` (type of each field, repair of
   foreign values), `message_json` (messages to JSON and back), `constructors` (fast ones of
-  dataclasses), `declared` (optional attributes of others' classes, and misspelt ones).
+  dataclasses), `arguments` (of a tool call, as a model wrote them), `declared` (optional attributes
+  of others' classes, and misspelt ones).
 - `lazy`: how a package loads its names on first use.
 
 Read `message`, `event`, `context`, `config`, `storable`.

@@ -8,6 +8,9 @@ process. Each method does its work between two awaits, so it is atomic. The room
 - `stores`: the backend and its message, artifact and state stores, which decide what may be
   written. `journal`: the commits of a turn, the event log and the inbox.
 - `context`: the rows of one context, and the steps that change them. `log`: a page of its events.
+  `artifacts`: versions and their parts. `accounts`: who owns what is spent.
+- Whole contexts, as `looopy.stores.contexts` has them: `contexts` (to list them), `search`,
+  `erasing`, `fork`, `restore`, `spending`.
 
 Exports: `InMemory*Store` and `MemoryBackend`, through `looopy.stores`. Read `stores`, `context`,
 `journal`, `log`.

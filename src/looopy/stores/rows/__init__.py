@@ -8,6 +8,7 @@ database.
 - `events`: the events of a commit become rows, and rows become events again; also the columns of a
   turn and of a context's state.
 - `writing`: the text of a message. `reading`: messages from that text, and repair of damaged ones.
+- `redaction`: any of these without the words of a person who was erased.
 - `meta`: the column `meta` of a message's row, with the times of its events.
 
 Exports nothing itself; the backends import the files. Read `events`, `writing`, `reading`, `meta`.

@@ -11,7 +11,8 @@ backend.
   claims).
 - `listing`, `search`, `erasure`: all contexts of a tenant, to list, to search and to erase.
 - `spending`: what owners and tenants may use in a day or month.
-- `fork`: forks, rewinds and lineage.
+- `fork`: forks, rewinds and lineage. `inner`: contexts that work for others. `restore`: whole
+  contexts out of a store and into another.
 - `durability`, `processes`: kills and races of other processes, which take the steps of `walk`.
 - `turns`: short ways to write a turn into stores, for all of these.
 
