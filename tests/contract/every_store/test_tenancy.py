@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import itertools
 import re
 import sqlite3
 from dataclasses import dataclass, replace
@@ -189,21 +190,15 @@ def world(request):
         def dump(tenant):
             return {key: repr(kept) for key, kept in contexts.items() if key[0] == tenant}
 
-    elif request.param == "sqlite":
-        path = request.getfixturevalue("sqlite_file")
-
-        def dump(tenant):
-            with contextlib.closing(sqlite3.connect(path)) as connection:
-                return _rows(connection, tenant, "?")
-
+        yield SimpleNamespace(stores=stores, dump=dump)
+        return
+    if request.param == "sqlite":
+        connection, mark = sqlite3.connect(request.getfixturevalue("sqlite_file")), "?"
     else:
         url = request.getfixturevalue("postgres")
-
-        def dump(tenant):
-            with psycopg.connect(url) as connection:
-                return _rows(connection, tenant, "%s")
-
-    return SimpleNamespace(stores=stores, dump=dump)
+        connection, mark = psycopg.connect(url, autocommit=True), "%s"
+    with contextlib.closing(connection):
+        yield SimpleNamespace(stores=stores, dump=lambda tenant: _rows(connection, tenant, mark))
 
 
 def _rows(connection, tenant, mark):
@@ -287,21 +282,35 @@ def _told(part, context_id):
     return part.replace(context_id, "CONTEXT")
 
 
-@pytest.mark.parametrize("target", [IDLE, BUSY])
-@pytest.mark.parametrize("method", CALLS)
-async def test_a_context_of_another_tenant_answers_like_none(world, method, target):
+@contextlib.contextmanager
+def _case(name):
+    """Name the case in a failure: a test makes each of them with tenants of its own."""
+    try:
+        yield f"owner of {name}", f"stranger to {name}"
+    except BaseException as error:
+        error.add_note(f"in the case: {name}")
+        raise
+
+
+def _methods_of(part):
+    return [method for method in CALLS if method.startswith(f"{part}.")]
+
+
+@pytest.mark.parametrize("part", PARTS)
+async def test_a_context_of_another_tenant_answers_like_none(world, part):
     """The same answer or refusal as for an id that nobody has, and nothing of theirs changes."""
-    owner = world.stores.for_tenant("owner")
-    await _own(owner)
-    known = await _learned(owner, target)
-    if CALLS[method].prepare is not None:
-        await CALLS[method].prepare(owner, known)
-    before = world.dump("owner")
-    stranger = world.stores.for_tenant("stranger")
-    told = [await _call(stranger, method, c, known) for c in (target, UNKNOWN)]
-    assert told[0] == told[1]
-    assert "secret" not in repr(told)
-    assert world.dump("owner") == before
+    for method, target in itertools.product(_methods_of(part), (IDLE, BUSY)):
+        with _case(f"{method}, {target}") as tenants:
+            owner, stranger = map(world.stores.for_tenant, tenants)
+            await _own(owner)
+            known = await _learned(owner, target)
+            if CALLS[method].prepare is not None:
+                await CALLS[method].prepare(owner, known)
+            before = world.dump(tenants[0])
+            told = [await _call(stranger, method, c, known) for c in (target, UNKNOWN)]
+            assert told[0] == told[1]
+            assert "secret" not in repr(told)
+            assert world.dump(tenants[0]) == before
 
 
 async def _call(stores, method, context_id, known):
@@ -311,31 +320,32 @@ async def _call(stores, method, context_id, known):
 
 
 @pytest.mark.parametrize("world", ["memory", "sqlite"], indirect=True)
-@pytest.mark.parametrize("make", [_idle, _busy])
-@pytest.mark.parametrize("method", CALLS)
-async def test_contexts_of_one_name_never_meet(world, method, make):
+@pytest.mark.parametrize("part", PARTS)
+async def test_contexts_of_one_name_never_meet(world, part):
     """What a tenant does to its own context is as if nobody else had one of that name."""
-    owner, other = world.stores.for_tenant("owner"), world.stores.for_tenant("younger")
     name = "twin-ctx"
-    await make(owner, name, [user("secret")] * 3)  # of the same epoch, with other numbers
-    for context_id in (name, UNKNOWN):
-        await make(other, context_id, [user("mine")])
-    known = await _learned(owner, name)
-    await _join(owner, known)
-    await _join_and_die(owner, known)
-    for _ in range(2):
-        await _post(owner, known)
-    before = world.dump("owner")
-    told = []
-    for context_id in (name, UNKNOWN):
-        known = await _learned(other, context_id)
-        await _post(other, known)
-        places = [await other.state.join_line(context_id, "mine", LONG_S) for _ in range(2)]
-        await other.state.leave_line(context_id, places[0])
-        known.ticket = places[1]
-        told.append(await _call(other, method, context_id, known))
-    assert told[0] == told[1]
-    assert world.dump("owner") == before
+    for method, make in itertools.product(_methods_of(part), (_idle, _busy)):
+        with _case(f"{method}, {make.__name__}") as tenants:
+            owner, other = map(world.stores.for_tenant, tenants)
+            await make(owner, name, [user("secret")] * 3)  # of the same epoch, with other numbers
+            for context_id in (name, UNKNOWN):
+                await make(other, context_id, [user("mine")])
+            known = await _learned(owner, name)
+            await _join(owner, known)
+            await _join_and_die(owner, known)
+            for _ in range(2):
+                await _post(owner, known)
+            before = world.dump(tenants[0])
+            told = []
+            for context_id in (name, UNKNOWN):
+                known = await _learned(other, context_id)
+                await _post(other, known)
+                places = [await other.state.join_line(context_id, "mine", LONG_S) for _ in range(2)]
+                await other.state.leave_line(context_id, places[0])
+                known.ticket = places[1]
+                told.append(await _call(other, method, context_id, known))
+            assert told[0] == told[1]
+            assert world.dump(tenants[0]) == before
 
 
 async def test_a_tenant_that_owns_nothing_lists_nothing(world):
@@ -435,23 +445,22 @@ def test_every_method_of_an_agent_is_in_its_table():
     assert public == set(AGENT_CALLS)
 
 
-@pytest.mark.parametrize("target", [IDLE, BUSY])
-@pytest.mark.parametrize("method", AGENT_CALLS)
-async def test_an_agent_of_another_tenant_finds_nothing(world, method, target):
+async def test_an_agent_of_another_tenant_finds_nothing(world):
     """With another tenant's id it is as new as with any other, and touches nothing of theirs."""
-    owner = world.stores.for_tenant("owner")
-    await _own(owner)
-    before = world.dump("owner")
-    told = []
-    for context_id in (target, UNKNOWN):
-        agent = _agent(world.stores.for_tenant("stranger"), context_id)
-        await agent.start()
-        told.append(await _answer(AGENT_CALLS[method](agent), context_id))
-        told[-1] += (await _answer(_state(agent), context_id))[1:]
-        await agent.shutdown(cancel=True)
-    assert told[0] == told[1]
-    assert "secret" not in repr(told)
-    assert world.dump("owner") == before
+    for method, target in itertools.product(AGENT_CALLS, (IDLE, BUSY)):
+        with _case(f"{method}, {target}") as tenants:
+            await _own(world.stores.for_tenant(tenants[0]))
+            before = world.dump(tenants[0])
+            told = []
+            for context_id in (target, UNKNOWN):
+                agent = _agent(world.stores.for_tenant(tenants[1]), context_id)
+                await agent.start()
+                told.append(await _answer(AGENT_CALLS[method](agent), context_id))
+                told[-1] += (await _answer(_state(agent), context_id))[1:]
+                await agent.shutdown(cancel=True)
+            assert told[0] == told[1]
+            assert "secret" not in repr(told)
+            assert world.dump(tenants[0]) == before
 
 
 async def test_credentials_of_another_tenant_are_refused(world):
