@@ -7,10 +7,10 @@ from functools import partial
 import pytest
 from tests.campaign.command import campaign as command
 from tests.campaign.worlds import KINDS
-from tests.postgres import as_driver
+from tests.postgres import PSYCOPG, as_driver
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=[PSYCOPG if kind == "psycopg" else kind for kind in KINDS])
 def kind(request) -> str:
     """Memory, SQLite, or Postgres by one of its drivers."""
     return request.param

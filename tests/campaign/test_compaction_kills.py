@@ -8,6 +8,7 @@ import secrets
 import signal
 
 import pytest
+from tests.postgres import PSYCOPG
 
 from looopy import Agent, LoopConfig, RetryPolicy, open_stores
 from looopy._failpoints import arm
@@ -23,7 +24,7 @@ CONFIG = LoopConfig(retry=RetryPolicy(base_s=0), busy_timeout_s=60)
 RACERS, STEPS = 3, 8
 
 
-@pytest.fixture(params=["sqlite", "asyncpg", "psycopg"])
+@pytest.fixture(params=["sqlite", "asyncpg", PSYCOPG])
 def kind(request) -> str:
     """The stores that outlive a process, by each driver."""
     return request.param

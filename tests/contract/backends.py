@@ -1,4 +1,10 @@
-"""Backends to run a contract on: `class TestLineOnSQLite(OnSQLite, LineContract)`."""
+"""
+Backends to run a contract on: `class TestLineOnSQLite(OnSQLite, LineContract)`.
+
+Both drivers of Postgres run the same statements, so most contracts run over psycopg in the long run
+alone. Each change runs the two whose values take many forms on the wire, messages and artifacts,
+and `contract/postgres`, which is about drivers.
+"""
 
 from __future__ import annotations
 
@@ -32,10 +38,16 @@ class OnAsyncpg:
         return asyncpg_stores
 
 
-class OnPsycopg:
+class OnPsycopgAlways:
     """On Postgres, over psycopg."""
 
     @pytest.fixture
     async def stores(self, psycopg_stores):
         """Open and empty."""
         return psycopg_stores
+
+
+class OnPsycopg(OnPsycopgAlways):
+    """The same in the long run."""
+
+    pytestmark = pytest.mark.long

@@ -13,14 +13,14 @@ from pathlib import Path
 import alembic.config
 import pytest
 from tests.migrations import databases
-from tests.postgres import as_driver
+from tests.postgres import PSYCOPG, as_driver
 
 from looopy.stores.sql import migrate
 
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(params=["sqlite", "asyncpg", "psycopg"])
+@pytest.fixture(params=["sqlite", "asyncpg", PSYCOPG])
 def url(request, tmp_path):
     """The URL of a database without a schema, through each driver."""
     if request.param == "sqlite":

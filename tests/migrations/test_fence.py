@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from tests.migrations import databases
 from tests.migrations.second import SECOND, migrate_elsewhere, second_migration
-from tests.postgres import as_driver, ask
+from tests.postgres import PSYCOPG, as_driver, ask
 
 from looopy import Agent, tool
 from looopy.errors import SchemaOutOfDate
@@ -27,7 +27,7 @@ from looopy.types.config import Budget
 from looopy.types.summary import summary_message
 
 
-@pytest.fixture(params=["sqlite", "asyncpg", "psycopg"])
+@pytest.fixture(params=["sqlite", "asyncpg", PSYCOPG])
 def place(request, tmp_path):
     """The URL of an empty database, through each driver."""
     if request.param == "sqlite":

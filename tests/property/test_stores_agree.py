@@ -10,7 +10,7 @@ import hypothesis
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
-from tests.postgres import as_driver
+from tests.postgres import PSYCOPG, as_driver
 
 from looopy.stores import open_stores
 from looopy.stores import rules as names
@@ -51,7 +51,7 @@ def test_sqlite_agrees_with_the_memory(tmp_path):
 
 
 @pytest.mark.timeout(0)
-@pytest.mark.parametrize("driver", ["asyncpg", "psycopg"])
+@pytest.mark.parametrize("driver", ["asyncpg", PSYCOPG])
 def test_postgres_agrees_with_the_memory(postgres, driver):
     """Likewise on a server, which answers more slowly and so is asked less."""
     agree(as_driver(postgres, driver), max(RUNS // 4, 1))

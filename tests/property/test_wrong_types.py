@@ -329,7 +329,12 @@ def test_each_wrong_value_in_each_field(way):
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize(
     ("url", "runs"),
-    [("memory", RUNS), ("sqlite", RUNS), ("asyncpg", RUNS // 10), ("psycopg", RUNS // 10)],
+    [
+        ("memory", RUNS),
+        ("sqlite", RUNS),
+        ("asyncpg", RUNS // 10),
+        pytest.param("psycopg", RUNS // 10, marks=pytest.mark.long),
+    ],
     indirect=["url"],
 )
 def test_what_goes_in_comes_out_on_every_store(url, runs):

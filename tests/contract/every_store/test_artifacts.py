@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.contract.backends import InMemory, OnAsyncpg, OnPsycopg, OnSQLite
+from tests.contract.backends import InMemory, OnAsyncpg, OnPsycopgAlways, OnSQLite
 
 from looopy.testing.contracts.artifact import ArtifactContentContract, ArtifactStoreContract
 
@@ -19,5 +19,5 @@ class TestArtifactsOnAsyncpg(OnAsyncpg, ArtifactStoreContract, ArtifactContentCo
     """On Postgres, over asyncpg."""
 
 
-class TestArtifactsOnPsycopg(OnPsycopg, ArtifactStoreContract, ArtifactContentContract):
+class TestArtifactsOnPsycopg(OnPsycopgAlways, ArtifactStoreContract, ArtifactContentContract):
     """On Postgres, over psycopg."""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from tests.postgres import as_driver, ask
+from tests.postgres import PSYCOPG, as_driver, ask
 
 from looopy.stores import export_contexts, import_contexts, open_stores
 from looopy.stores.notifier import Bells
@@ -111,7 +111,7 @@ def postgres_url(request: pytest.FixtureRequest, postgres: str):
 # --- in the process that writes ---
 
 
-@pytest.fixture(params=["memory", "sqlite", *_DRIVERS])
+@pytest.fixture(params=["memory", "sqlite", "asyncpg", PSYCOPG])
 def any_stores(request: pytest.FixtureRequest):
     """Open stores of each backend."""
     return request.getfixturevalue(f"{request.param}_stores")

@@ -12,7 +12,7 @@ import json
 import sqlite3
 
 import pytest
-from tests.postgres import as_driver, ask
+from tests.postgres import PSYCOPG, as_driver, ask
 
 from looopy import Agent, open_stores, tool
 from looopy.stores.records import ANY_CALL, EntryKind
@@ -79,7 +79,7 @@ def _on_server(url):
     return damage
 
 
-@pytest.fixture(params=["memory", "sqlite", "asyncpg", "psycopg"])
+@pytest.fixture(params=["memory", "sqlite", "asyncpg", PSYCOPG])
 def backend(request):
     """On what."""
     return request.param

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.postgres import as_driver
+from tests.postgres import PSYCOPG, as_driver
 
 from looopy.errors import Fenced, StoreConflict
 from looopy.stores import open_stores
@@ -16,7 +16,7 @@ def epochs_begin_at_one():
     """Not here."""
 
 
-@pytest.fixture(params=["memory", "sqlite", "asyncpg", "psycopg"])
+@pytest.fixture(params=["memory", "sqlite", "asyncpg", PSYCOPG])
 def url(request) -> str:
     """Where the stores are."""
     if request.param == "memory":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.contract.backends import InMemory, OnAsyncpg, OnPsycopg, OnSQLite
+from tests.contract.backends import InMemory, OnAsyncpg, OnPsycopgAlways, OnSQLite
 
 from looopy.testing.contracts.message import MessageStoreContract
 
@@ -19,5 +19,5 @@ class TestMessagesOnAsyncpg(OnAsyncpg, MessageStoreContract):
     """On Postgres, over asyncpg."""
 
 
-class TestMessagesOnPsycopg(OnPsycopg, MessageStoreContract):
+class TestMessagesOnPsycopg(OnPsycopgAlways, MessageStoreContract):
     """On Postgres, over psycopg."""

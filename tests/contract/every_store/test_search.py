@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.contract.backends import InMemory, OnAsyncpg, OnPsycopg, OnSQLite
-from tests.postgres import as_driver
+from tests.postgres import PSYCOPG, as_driver
 
 from looopy._failpoints import arm
 from looopy.errors import StorageFull
@@ -48,7 +48,7 @@ class TestSearchOnPsycopg(OnPsycopg, SearchContract):
 # --- where nothing can be written ---
 
 
-@pytest.mark.parametrize("name", ["sqlite", "asyncpg", "psycopg"])
+@pytest.mark.parametrize("name", ["sqlite", "asyncpg", PSYCOPG])
 @pytest.mark.parametrize("indexed", [0, 100, 250])
 async def test_messages_that_the_index_lacks_are_found_without_writing(
     name, indexed, request, tmp_path, monkeypatch
