@@ -1,0 +1,1 @@
+"""Rows as they were stored, and the values that they are read as; see `make`."""
