@@ -1,4 +1,10 @@
-"""Agents on memory and on SQLite, shut down after each test, with nothing left running."""
+"""
+Agents in stores, shut down after each test, with nothing left running.
+
+Every test runs in memory. An agent behaves alike in each store that keeps the contract, so SQLite
+and Postgres are left to `nox -s long`. `sharing/` and `recovery/` take both at once, because there
+the store is what processes have in common.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +15,7 @@ from typing import Any
 
 import pytest
 from tests.postgres import as_driver
+from tests.shares import split
 
 from looopy import Agent, RetryPolicy, open_stores
 from looopy.errors import LooopyError
@@ -34,9 +41,9 @@ def store_url(request, backend) -> str:
     return as_driver(request.getfixturevalue("postgres"), backend)
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=split(["memory"], ["sqlite"]))
 def backend(request) -> str:
-    """On what; a module about many processes adds Postgres, by its drivers."""
+    """The store of a test; a folder about many processes adds Postgres, by its drivers."""
     return request.param
 
 

@@ -423,6 +423,7 @@ asyncio.run(main(*sys.argv[1:]))
 """
 
 
+@pytest.mark.long
 async def test_a_killed_server_sends_what_it_owed_once_it_is_back(sqlite_file):
     """Killed while a receiver has not answered: the next process begins with that event."""
     with socket.socket() as sock:

@@ -133,6 +133,7 @@ async def _to_the_end(one: Page) -> None:
     await one.sees("output:text-is('ready')")
 
 
+@pytest.mark.long
 async def test_both_clients_survive_the_death_of_their_server(
     bundle: Callable[..., Path], opened: Any, served: Served, tmp_path: Path
 ) -> None:

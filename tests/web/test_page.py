@@ -60,6 +60,29 @@ async def served(tmp_path: Path) -> AsyncIterator[Served]:
     await server.kill()
 
 
+async def test_page_continues_a_conversation_whose_server_was_killed(
+    browser: Any, served: Served, modules: Path
+) -> None:
+    """A message, an approval, `kill -9` in the middle of a turn, and the button for that."""
+    async with opened(browser, served.url, modules) as page:
+        await page.tab.click("a.main")
+        await page.sees("#composer:focus")
+        await page.say("Book a hotel.")
+        await page.tab.click(".request .actions .main")
+        await page.sees(".call.done :text('approved')", ".turn-end.completed")
+        served.hold.touch()
+        await page.tab_to("#composer")
+        await page.say("A story.")
+        await page.sees("text=half of the story")
+        await served.kill()
+        await page.sees("text=Reconnecting")
+        await served.start()
+        served.hold.unlink()
+        await page.tab.click(".bar:has-text('was interrupted') button.main")
+        await page.sees(".message:has-text('read all of it')", ".chip.ready")
+
+
+@pytest.mark.long
 async def test_a_turn_that_is_killed_twice_goes_on_and_its_timeline_shows_how(
     browser: Any, served: Served, modules: Path
 ) -> None:
@@ -277,6 +300,7 @@ async def _hostile(stores: Stores) -> None:
     await save("many", "x.svg", SVG, media_type="image/svg+xml")
 
 
+@pytest.mark.long
 async def test_a_hostile_conversation_is_shown_and_does_nothing(
     browser: Any, modules: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -385,6 +409,7 @@ def _transfers_and_waits(let_go: asyncio.Event) -> Any:
     return reply
 
 
+@pytest.mark.long
 async def test_a_credential_goes_with_its_answer_and_files_with_their_message(
     browser: Any, modules: Path
 ) -> None:

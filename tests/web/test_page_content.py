@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 from tests.web.page import TOKEN, Page, opened, served_here
 
 from looopy import (
@@ -32,6 +33,7 @@ from looopy.testing import ScriptedProvider, text, tool_call
 from looopy.tools import Ask, NeedsInput
 from looopy.types.state import PendingKind
 
+pytestmark = pytest.mark.long
 AUTH = AuthContext("local")
 LONG = "\U0001f600" + "m" * 20_000  # the page gets the first 20,000 characters of a text
 LINES = "first line\r\nsecond line"

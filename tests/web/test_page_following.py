@@ -10,12 +10,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pytest
 from tests.web.page import TOKEN, Page, opened, served_here
 
 from looopy import Agent, AuthContext, Stores, ToolContext, UserMessage, open_stores, tool
 from looopy.server import AgentHost
 from looopy.testing import ScriptedProvider, text, tool_call
 
+pytestmark = pytest.mark.long
 AUTH = AuthContext("local")
 FOLLOWING = re.compile(r"/events\?.*include=")
 ENDS_A_WORD = """(field) => {

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 from tests.web.page import TOKEN, Page, opened, served_here
 
 from looopy import (
@@ -25,6 +26,7 @@ from looopy import (
 from looopy.server import AgentHost
 from looopy.testing import ScriptedProvider, text, tool_call
 
+pytestmark = pytest.mark.long
 AUTH = AuthContext("local")
 TOO_WIDE = """() => {
     const places = ".side-scroll, .chat-tools, .scroller, .panel-body, .viewer-body, .composer";

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import socket
 from collections.abc import AsyncIterator
@@ -17,6 +18,7 @@ from a2a.client import A2ACardResolver, ClientConfig, ClientFactory
 from a2a.helpers import new_text_message
 from a2a.types import GetTaskRequest, ListTasksRequest, Role, SendMessageRequest, TaskState
 from openai import AsyncOpenAI
+from tests.shares import split
 from tests.web.test_browser import Served
 
 from looopy.server.protocols.mcp.calls import KEY
@@ -95,8 +97,10 @@ class Asking:
         return json.loads(await self._process.stdout.readline())
 
 
-@pytest.mark.parametrize("killed", [False, True], ids=["cut", "killed"])
-@pytest.mark.parametrize("client", ["ag-ui", "ai-sdk"])
+@pytest.mark.parametrize(
+    ("client", "killed"),
+    split([("ag-ui", True)], [("ag-ui", False), ("ai-sdk", True), ("ai-sdk", False)]),
+)
 async def test_a_page_that_asks_again_has_the_tool_act_once(client, killed, bundle, desk):
     """By the same request, and by one that asks for another answer."""
     async with Asking(bundle("retries.mjs"), client, desk.url, "c") as page:
@@ -116,6 +120,7 @@ async def test_a_page_that_asks_again_has_the_tool_act_once(client, killed, bund
     assert desk.effects == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("killed", [False, True], ids=["late", "killed"])
 @pytest.mark.parametrize("conversation", ["none", "c"])
 async def test_the_openai_sdk_of_node_repeats_its_request_and_the_tool_acts_once(
@@ -137,8 +142,16 @@ async def test_the_openai_sdk_of_node_repeats_its_request_and_the_tool_acts_once
     assert desk.effects == 1
 
 
-@pytest.mark.parametrize("killed", [False, True], ids=["late", "killed"])
-@pytest.mark.parametrize("place", ["none", "conversation", "previous", "fork"])
+@pytest.mark.parametrize(
+    ("place", "killed"),
+    split(
+        [("conversation", True)],
+        [
+            ("conversation", False),
+            *itertools.product(("none", "previous", "fork"), (False, True)),
+        ],
+    ),
+)
 async def test_the_openai_sdk_of_python_repeats_its_request_and_the_tool_acts_once(
     place, killed, desk
 ):
@@ -174,6 +187,7 @@ async def test_the_openai_sdk_of_python_repeats_its_request_and_the_tool_acts_on
     assert desk.effects == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("killed", [False, True], ids=["cut", "killed"])
 @pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON"])
 async def test_a_message_that_the_a2a_sdk_sends_again_is_one_task(binding, killed, desk):
@@ -212,6 +226,7 @@ async def test_a_message_that_the_a2a_sdk_sends_again_is_one_task(binding, kille
     assert desk.effects == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("killed", [False, True], ids=["cut", "killed"])
 @pytest.mark.parametrize("era", ["auto", "legacy"])
 async def test_a_call_that_the_mcp_sdk_makes_again_acts_once(era, killed, desk):

@@ -121,6 +121,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.long
 async def test_a_turn_that_is_killed_between_two_pauses_goes_on(tmp_path):
     """In another process, with the part that is stored; that part is stored and sent back once."""
     begun = [fake_anthropic.started(), *fake_anthropic.block(0, found(1)), HOLD]

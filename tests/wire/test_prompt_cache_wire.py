@@ -160,6 +160,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.long
 async def test_the_next_process_extends_what_a_killed_one_sent(url):
     """Killed after the tool's result was stored, and after the answer was."""
     api = "completions"

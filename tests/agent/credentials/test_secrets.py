@@ -9,6 +9,7 @@ from typing import get_args, get_type_hints
 
 import pytest
 from tests.campaign import leaks
+from tests.shares import split
 
 from looopy import AuthContext, LoopConfig, ToolResult, tool
 from looopy.auth.redaction import Redactor
@@ -43,7 +44,9 @@ SECRET = "s3cret-canary-7b1f"
 AUTH = AuthContext("u1", credentials={"token": SECRET})
 
 
-@pytest.mark.parametrize(("kind", "count", "seed"), [("sqlite", 40, 0), ("psycopg", 20, 40)])
+@pytest.mark.parametrize(
+    ("kind", "count", "seed"), split([("sqlite", 40, 0)], [("psycopg", 20, 40)])
+)
 def test_whatever_fails_no_sink_has_a_secret(kind, count, seed):
     """A share of the trial: events, results, errors, logs, stderr, the model, every stored byte."""
     tally = leaks.by_store(kind, count, seed)
@@ -52,10 +55,11 @@ def test_whatever_fails_no_sink_has_a_secret(kind, count, seed):
     assert tally.violations == []
 
 
-def test_a_turn_that_was_killed_and_recovered_left_no_secret():
+@pytest.mark.parametrize("lives", split([1], [2]))
+def test_a_turn_that_was_killed_and_recovered_left_no_secret(lives):
     """Not in the file that the dead left, not in what it wrote on stderr at DEBUG."""
-    tally = leaks.killed(2, 0)
-    assert (tally.runs, tally.missed, tally.violations) == (2, 0, [])
+    tally = leaks.killed(lives, 0)
+    assert (tally.runs, tally.missed, tally.violations) == (lives, 0, [])
 
 
 def test_the_trial_finds_what_it_looks_for():

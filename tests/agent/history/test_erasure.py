@@ -6,20 +6,11 @@ import pytest
 
 from looopy import Agent, AuthContext
 from looopy.errors import AgentBusy, Fenced, StoreConflict
-from looopy.stores import open_stores
 from looopy.testing import ScriptedProvider, text, tool_call
 from looopy.tools import ArtifactTools
 from looopy.types.artifact import ARTIFACT_TOOLS
 
 WORDS = "canary-of-bob"
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-async def stores(request, tmp_path):
-    """Empty stores."""
-    url = "memory:" if request.param == "memory" else f"sqlite:///{tmp_path / 'chat.db'}"
-    async with open_stores(url) as opened:
-        yield opened
 
 
 def _sent(model):

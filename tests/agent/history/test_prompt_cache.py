@@ -13,7 +13,7 @@ from looopy import Agent, LoopConfig
 from looopy.llm.openai.chat import to_body
 from looopy.testing import ScriptedProvider, text, tool_call
 
-TURNS = 240
+TURNS = 100
 SCRIPT = [  # of three turns
     text("It is so, as far as anybody knows."),
     tool_call("add", a=1, b=2),
@@ -22,7 +22,7 @@ SCRIPT = [  # of three turns
 ]
 
 
-async def bodies(stores, context_id, config, *, reopened, compact_at=()):
+async def bodies(stores, context_id, config, *, reopened, turns=TURNS, compact_at=()):
     """What is sent in each call of many turns, as bytes; *reopened*: by an agent for each turn."""
     model = ScriptedProvider(SCRIPT, repeat=True)
     sent = []
@@ -35,7 +35,7 @@ async def bodies(stores, context_id, config, *, reopened, compact_at=()):
 
     model.stream = stream
     agent = None
-    for n in range(TURNS):
+    for n in range(turns):
         if agent is None or reopened:
             agent = Agent(
                 context_id, llm_provider=model, tools=[add], stores=stores, loop_config=config
@@ -64,15 +64,18 @@ def repeated(sent):
 
 @pytest.mark.timeout(240)  # hundreds of agents are opened
 @pytest.mark.parametrize(
-    "limits",
-    [{"max_messages": 50}, {"history_tokens": 700}, {"history_tokens": 3_600}],
-    ids=["messages", "tokens", "many tokens"],
+    ("limits", "turns"),
+    [
+        pytest.param({"max_messages": 50}, TURNS, id="messages"),
+        pytest.param({"history_tokens": 700}, TURNS, id="tokens"),
+        pytest.param({"history_tokens": 3_600}, 240, id="many tokens", marks=pytest.mark.long),
+    ],
 )
-async def test_an_agent_for_each_turn_sends_what_one_that_lives_sends(stores, limits):
-    """Byte for byte, hundreds of turns beyond the window."""
+async def test_an_agent_for_each_turn_sends_what_one_that_lives_sends(stores, limits, turns):
+    """Byte for byte, dozens of turns beyond the window."""
     config = LoopConfig(**{"history_tokens": None, **limits})
-    live = await bodies(stores, "live", config, reopened=False)
-    anew = await bodies(stores, "anew", config, reopened=True)
+    live = await bodies(stores, "live", config, reopened=False, turns=turns)
+    anew = await bodies(stores, "anew", config, reopened=True, turns=turns)
     assert live[-1][:80] != live[0][:80]  # the beginning is not shown
     assert anew == live
     # Where hundreds of messages fit, the cut moves once in dozens of turns.
@@ -84,7 +87,7 @@ async def test_an_agent_for_each_turn_sends_what_one_that_lives_sends(stores, li
 async def test_behind_a_summary_as_well(stores):
     """Which is far behind the window when the last turn is taken."""
     config = LoopConfig(history_tokens=700)
-    kept = {"compact_at": (60, 90)}
+    kept = {"compact_at": (30, 45)}
     live = await bodies(stores, "live", config, reopened=False, **kept)
     anew = await bodies(stores, "anew", config, reopened=True, **kept)
     assert b"It was so." in live[-1]
@@ -101,7 +104,7 @@ async def test_a_history_that_was_let_go_is_cut_where_it_was(memory_stores):
         loop_config=config,
     )
     await agent.start()
-    for n in range(TURNS + 1):  # not a multiple of the steps that the cut moves in
+    for n in range(241):  # not a multiple of the steps that the cut moves in
         await agent.execute_turn(f"Is it so, for the {n}th time?")
     known = agent._known
     options = {"provider": "p", "model": "m", "window_tokens": None}

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 from tests.agent.history.test_prompt_cache import repeated
+from tests.shares import split
 
 from looopy import Agent, LoopConfig
 from looopy.testing import ScriptedProvider, text
@@ -67,7 +68,7 @@ async def talk(stores, model, turns, *, reopened=False, limit=LIMIT, context_id=
     return causes
 
 
-@pytest.mark.parametrize("ratio", [0.7, 1.0, 1.7, 2.4])
+@pytest.mark.parametrize("ratio", split([1.7], [0.7, 1.0, 2.4]))
 async def test_the_limit_holds_in_the_tokens_of_the_provider(memory_stores, ratio):
     """Neither half of it is wasted nor is it exceeded, beyond the first move and the noise."""
     model = Reporting(ratio, noise=0.0)
@@ -78,7 +79,7 @@ async def test_the_limit_holds_in_the_tokens_of_the_provider(memory_stores, rati
     assert max(model.reported) <= LIMIT * 1.12
 
 
-@pytest.mark.parametrize("ratio", [0.7, 1.7])
+@pytest.mark.parametrize("ratio", split([1.7], [0.7]))
 async def test_noise_moves_no_window(memory_stores, ratio):
     """It goes forward only, no more often than without noise, and 97 % of the bytes repeat."""
     moves = []
@@ -94,7 +95,7 @@ async def test_noise_moves_no_window(memory_stores, ratio):
     assert moves[1] <= moves[0] + 1
 
 
-@pytest.mark.parametrize("ratio", [0.7, 1.7])
+@pytest.mark.parametrize("ratio", split([1.7], [0.7]))
 async def test_another_process_cuts_at_the_same_place(memory_stores, ratio):
     """It takes over the scale with the context."""
     live, anew = Reporting(ratio), Reporting(ratio)

@@ -29,12 +29,6 @@ SKIPPED = "Skipped due to queued user message."
 ADA, BOB = AuthContext("ada"), AuthContext("bob")
 
 
-@pytest.fixture(params=["memory", "sqlite", "asyncpg", "psycopg"])
-def backend(request) -> str:
-    """Every store."""
-    return request.param
-
-
 async def said(agent) -> list[str]:
     """What is in the history, as role and text."""
     return [f"{m.role}: {m.text}" for m in await agent.get_messages()]

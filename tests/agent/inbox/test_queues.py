@@ -15,12 +15,6 @@ from looopy.types.event import TurnEnd
 ADA = AuthContext("ada")
 
 
-@pytest.fixture(params=["memory", "sqlite", "asyncpg", "psycopg"])
-def backend(request) -> str:
-    """Every store."""
-    return request.param
-
-
 async def said(agent) -> list[str]:
     """What is in the history, as role and text."""
     return [f"{m.role}: {m.text}" for m in await agent.get_messages()]

@@ -23,12 +23,6 @@ from looopy.types.state import AgentStatus, Outcome, PendingKind
 RUNS: list[str] = []
 
 
-@pytest.fixture(params=["memory", "sqlite", "asyncpg"])
-def backend(request) -> str:
-    """On every store: another process goes on with what one has left."""
-    return request.param
-
-
 @pytest.fixture(autouse=True)
 def nothing_ran():
     """What ran is counted anew."""

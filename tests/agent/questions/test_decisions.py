@@ -23,12 +23,6 @@ ANN = AuthContext("ann")
 BOSS = AuthContext("boss", credentials={"token": "s3cret-canary-7b1f"})
 
 
-@pytest.fixture(params=["memory", "sqlite", "asyncpg", "psycopg"])
-def backend(request) -> str:
-    """On each; most tests here need no store that lasts."""
-    return request.param
-
-
 async def asked(make_agent, stores, bank, cents=900, actor=BOSS, **options):
     """An agent whose call waits, and the request."""
     agent = await make_agent(

@@ -32,12 +32,6 @@ BOSS = AuthContext("boss", credentials={"token": "boss's-token-1"})
 EVE = AuthContext("eve", credentials={"token": "eve's-token-1"})
 
 
-@pytest.fixture(params=["memory", "sqlite", "asyncpg", "psycopg"])
-def backend(request) -> str:
-    """On each."""
-    return request.param
-
-
 class Office:
     """A tool that needs approval, and notes who it ran as."""
 

@@ -24,12 +24,6 @@ from looopy.types.event import MessageEnd, TurnEnd, TurnStart, is_durable
 from looopy.types.state import AgentStatus, Outcome
 
 
-@pytest.fixture(params=["memory", "sqlite", "asyncpg", "psycopg"])
-def backend(request) -> str:
-    """Every store."""
-    return request.param
-
-
 def durable(events) -> list[tuple[str, int | None]]:
     """Type and number of the durable ones."""
     return [(e.type, e.seq) for e in events if is_durable(e)]

@@ -19,12 +19,6 @@ from looopy.types.state import AgentStatus
 SOON = LoopConfig(lease_ttl_s=0.3)
 
 
-@pytest.fixture(params=["memory", "sqlite", "asyncpg", "psycopg"])
-def backend(request) -> str:
-    """On what."""
-    return request.param
-
-
 class StandingStores(SpyStores):
     """
     Stores that stand still for an owner on another host, until `back` is set.

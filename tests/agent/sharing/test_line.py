@@ -18,12 +18,6 @@ from looopy.testing.faults import SpyStores
 from looopy.types.event import TurnStart
 
 
-@pytest.fixture(params=["memory", "sqlite", "asyncpg", "psycopg"])
-def backend(request) -> str:
-    """Every store."""
-    return request.param
-
-
 def echo() -> ScriptedProvider:
     """A model that repeats what was said last."""
     return ScriptedProvider(lambda r: text(f"re {r.messages[-1].text}"), repeat=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from tests.agent.kit import add
 
 from looopy import Agent, AuthContext, tool
@@ -12,12 +11,6 @@ from looopy.types.state import Outcome
 
 ADA, BOB = AuthContext("ada"), AuthContext("bob")
 ASKS = tool_call("helper", prompt="Pay 7.")
-
-
-@pytest.fixture(params=["memory", "sqlite", "asyncpg"])
-def backend(request) -> str:
-    """All of them, Postgres too."""
-    return request.param
 
 
 class Till:

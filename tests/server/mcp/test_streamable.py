@@ -200,6 +200,7 @@ async def test_the_door_is_that_of_the_other_faces():
             assert not await stores.journal.turns("n")
 
 
+@pytest.mark.long
 async def test_a_killed_server_continues_the_turn_at_the_next_call(tmp_path):
     """`looopy serve` has the path; the turn of a lost call is continued by its context_id."""
     with socket.socket() as probe:

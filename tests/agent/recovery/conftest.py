@@ -1,0 +1,12 @@
+"""Turns that a dead process left: in every store."""
+
+from __future__ import annotations
+
+import pytest
+from tests.shares import split
+
+
+@pytest.fixture(params=split(["memory", "sqlite", "asyncpg"], ["psycopg"]))
+def backend(request: pytest.FixtureRequest) -> str:
+    """The store of a test."""
+    return request.param

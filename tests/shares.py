@@ -1,0 +1,14 @@
+"""Parameters of which a part is left to `nox -s long`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+
+def split(every_run: Iterable[Any], long_run: Iterable[Any]) -> list[Any]:
+    """Parameters of a test or fixture: those of every run, then those of `nox -s long`."""
+    values = (value if isinstance(value, tuple) else (value,) for value in long_run)
+    return [*every_run, *(pytest.param(*value, marks=pytest.mark.long) for value in values)]
