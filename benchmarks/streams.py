@@ -73,7 +73,7 @@ async def _serve(pause_s: float, words: int) -> None:
     async with open_stores("memory:") as stores:
         host = AgentHost(build, stores, max_agents=_CONTEXTS, drain_s=0.1)
         app = create_app(
-            host, authenticate=lambda _: AuthContext("ada"), limits=limits, faces=[_routes]
+            host, authenticate=lambda _: AuthContext("ada"), limits=limits, protocols=[_routes]
         )
         with socket.socket() as listening:
             listening.bind(("127.0.0.1", 0))
@@ -266,9 +266,7 @@ async def _cost(path: str, readers: int, seconds: float) -> tuple[float, int, in
             await _begin(port, name)
         got = [Reader() for _ in range(readers)]
         until = time.monotonic() + seconds + 1.0
-        reading = [
-            asyncio.create_task(_read(port, path, one, until, leaves=False)) for one in got
-        ]
+        reading = [asyncio.create_task(_read(port, path, one, until, leaves=False)) for one in got]
         await asyncio.sleep(1.0)
         before = await _json(port, "/figures")
         count = sum(one.frames for one in got)

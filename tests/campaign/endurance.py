@@ -555,7 +555,7 @@ async def endure(
     level = logger.level
     async with open_stores(url) as stores, AgentHost(made, stores, max_agents=_PLACES) as host:
         faces = [ai_sdk_api, ag_ui_api]
-        client = Client(create_app(host, authenticate=lambda _: _ADA, faces=faces))
+        client = Client(create_app(host, authenticate=lambda _: _ADA, protocols=faces))
         gc.collect()
         gc.freeze()
         logger.setLevel(logging.CRITICAL)  # a handler may keep records, and with them what failed

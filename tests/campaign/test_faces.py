@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.campaign, pytest.mark.timeout(600)]
 
 def test_every_face_shows_the_same_turn_after_cuts_and_kills():
     """Each is cut ten times, and the server is killed twice."""
-    command = [sys.executable, "-m", "tests.campaign.faces", "--cuts", "10", "--pace", "0.01"]
+    command = [sys.executable, "-m", "tests.campaign.protocols", "--cuts", "10", "--pace", "0.01"]
     done = subprocess.run(
         command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False
     )

@@ -44,7 +44,7 @@ async def main() -> int:
         async with open_stores("memory:") as stores:
             face = partial(a2a_api, push=ON_LOOPBACK)
             host = AgentHost(build, stores)
-            app = create_app(host, authenticate=lambda _: AuthContext("anybody"), faces=[face])
+            app = create_app(host, authenticate=lambda _: AuthContext("anybody"), protocols=[face])
             async with listening(app) as url:
                 codes = []
                 for command in ((*LINT, url), (*BED, "--baseline", str(accepted), url)):

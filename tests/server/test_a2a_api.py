@@ -111,7 +111,7 @@ async def served(stores, limits=None, authenticate=None, http_api=True):
     async with AgentHost(build, stores, drain_s=0.01) as host:
         tokens = authenticate or StaticTokens({ADA: "ada", BEN: "ben"})
         app = create_app(
-            host, authenticate=tokens, faces=[a2a_api], limits=limits, http_api=http_api
+            host, authenticate=tokens, protocols=[a2a_api], limits=limits, http_api=http_api
         )
         with socket.socket() as listening:
             listening.bind(("127.0.0.1", 0))
@@ -690,7 +690,7 @@ def test_the_sdk_is_imported_when_the_application_starts():
         "from looopy.server import AgentHost, a2a_api, create_app, mcp_api\n"
         "async def main():\n"
         "    async with open_stores('memory:') as stores, AgentHost(print, stores) as host:\n"
-        "        app = create_app(host, faces=[a2a_api, mcp_api])\n"
+        "        app = create_app(host, protocols=[a2a_api, mcp_api])\n"
         "        assert not {'a2a', 'mcp'} & sys.modules.keys()\n"
         "        async with app.router.lifespan_context(app):\n"
         "            for name in ('a2a.wires', 'mcp.streamable'):\n"

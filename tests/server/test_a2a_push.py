@@ -98,7 +98,7 @@ async def pushing(stores, options=ON_LOOPBACK):
     """The address of a server that sends push notifications."""
     host = AgentHost(build, stores, drain_s=0.01)
     tokens = StaticTokens({ADA: "ada", BEN: "ben"})
-    app = create_app(host, authenticate=tokens, faces=[partial(a2a_api, push=options)])
+    app = create_app(host, authenticate=tokens, protocols=[partial(a2a_api, push=options)])
     async with listening(app) as url:
         yield url
 
@@ -416,7 +416,7 @@ async def main(url, descriptor, key, token):
         push = PushNotifications(key=key, networks=["127.0.0.0/8"], http=True)
         tokens = StaticTokens({token: "ada"})
         face = partial(a2a_api, push=push)
-        app = create_app(AgentHost(build, stores), authenticate=tokens, faces=[face])
+        app = create_app(AgentHost(build, stores), authenticate=tokens, protocols=[face])
         await uvicorn.Server(uvicorn.Config(app, fd=int(descriptor), log_level="warning")).serve()
 
 asyncio.run(main(*sys.argv[1:]))

@@ -286,7 +286,11 @@ async def test_a_snapshot_of_a_long_thread_has_its_newest_messages():
     def build(context_id: str, stores: Any) -> Agent:
         return Agent(context_id, llm_provider=model, tools=[pay], stores=stores)
 
-    async with serving(build, faces=[ag_ui_api], limits=Limits(page_bytes=3_000)) as (client, _):
+    limits = Limits(page_bytes=3_000)
+    async with serving(build, protocols=[ag_ui_api], limits=limits) as (
+        client,
+        _,
+    ):
 
         async def run(**body: Any) -> list[Any]:
             lines = (await client.post("/ag-ui", json=_posted(**body))).text.split("\n\n")
@@ -363,7 +367,7 @@ def test_files_of_the_page_are_kept_as_blocks():
 async def test_the_endpoint_streams_and_refuses_over_http():
     """Errors before the run are statuses with their code and place; nothing is stored."""
     limits = Limits(body_bytes=20_000, message_bytes=4_000)
-    async with serving(faces=[ag_ui_api], limits=limits) as (client, host):
+    async with serving(protocols=[ag_ui_api], limits=limits) as (client, host):
         answer = await client.post("/ag-ui", json=_posted())
         assert answer.headers["content-type"].startswith("text/event-stream")
         outs = [json.loads(line[6:]) for line in answer.text.strip().split("\n\n")]

@@ -10,7 +10,7 @@ from tests.server.test_api import BEN, serving
 
 from looopy.server import Limits, ai_sdk_api
 
-FACE = {"faces": [ai_sdk_api]}
+FACE = {"protocols": [ai_sdk_api]}
 USER = {"id": "u-1", "role": "user", "parts": [{"type": "text", "text": "Hi."}]}
 TRIP: dict[str, Any] = {"id": "trip", "messages": [USER], "trigger": "submit-message"}
 TOOL = {"type": "tool-pay", "toolCallId": "c", "state": "approval-responded"}
@@ -74,8 +74,11 @@ async def test_an_answer_is_streamed_as_the_ai_sdk_wants_it():
             404,
             "/messages/0/parts/0/approval/id: no request for approval has the id '7-c'",
         ),
-        ({**TRIP, "trigger": "regenerate-message", "messages": [{**USER, "id": "other"}]}, 400,
-         "/messages/0/id: the context has no such message"),
+        (
+            {**TRIP, "trigger": "regenerate-message", "messages": [{**USER, "id": "other"}]},
+            400,
+            "/messages/0/id: the context has no such message",
+        ),
     ],
 )
 async def test_a_refused_request_says_why_and_where_in_plain_text(body, status, text):

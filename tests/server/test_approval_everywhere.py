@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import httpx
 import uvicorn
-from tests.campaign import faces
+from tests.campaign import protocols as faces
 
 from looopy import open_stores
 from looopy.server import Client

@@ -221,7 +221,7 @@ def build(context_id, stores):
 async def test_a_mounted_application_knows_its_prefix():
     """Probes name a machine there too, and its description and its card have the prefix."""
     async with open_stores("memory:") as stores, AgentHost(build, stores) as host:
-        app = create_app(host, authenticate=StaticTokens({ADA: "ada"}), faces=[a2a_api])
+        app = create_app(host, authenticate=StaticTokens({ADA: "ada"}), protocols=[a2a_api])
         outer = Starlette(routes=[Mount("/agents", app)])
         transport = httpx.ASGITransport(outer, root_path="/api")
         async with httpx.AsyncClient(
@@ -296,7 +296,7 @@ async def test_refused_and_repeated_requests_are_not_counted():
 async def test_a_repeated_message_of_a_page_is_not_counted():
     """It shows the turn that it began; the next message is the second one of the minute."""
     limits = Limits(turns_per_minute=2)
-    async with serving(limits=limits, faces=[ai_sdk_api, ag_ui_api]) as (client, host):
+    async with serving(limits=limits, protocols=[ai_sdk_api, ag_ui_api]) as (client, host):
         part = {"type": "text", "text": "Hi."}
         body = {"id": "c", "messages": [{"role": "user", "id": "m", "parts": [part]}]}
         for _ in range(2):

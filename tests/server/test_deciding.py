@@ -360,7 +360,7 @@ async def test_in_every_protocol_the_turn_waits_for_its_owner(goes_on):
     async with hosting() as (host, office):
         tokens = {token: {"actor_id": name} for name, token in TOKENS.items()}
         faces = [server.ag_ui_api, server.ai_sdk_api, server.a2a_api, server.responses_api]
-        app = create_app(host, authenticate=StaticTokens(tokens), faces=faces)
+        app = create_app(host, authenticate=StaticTokens(tokens), protocols=faces)
         name = await ask(host)
         await host.decide("c", name, Approve(), BOSS)
         async with httpx.AsyncClient(

@@ -53,7 +53,7 @@ async def serving(**answering):
         return Agent(context_id, llm_provider=model, stores=stores)
 
     async with open_stores("memory:") as stores, AgentHost(build, stores, drain_s=0.1) as host:
-        app = create_app(host, authenticate=who, faces=[*FACES, mcp_api])
+        app = create_app(host, authenticate=who, protocols=[*FACES, mcp_api])
         async with httpx.AsyncClient(
             transport=httpx.ASGITransport(app),
             base_url="http://localhost",

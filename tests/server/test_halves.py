@@ -82,7 +82,7 @@ async def serving():
         app = create_app(
             host,
             authenticate=StaticTokens({"a-token-of-ada-alone": "ada"}),
-            faces=[a2a_api, ag_ui_api, ai_sdk_api, mcp_api, responses_api],
+            protocols=[a2a_api, ag_ui_api, ai_sdk_api, mcp_api, responses_api],
             hosts=["127.0.0.1"],
         )
         listening = socket.create_server(("127.0.0.1", 0))

@@ -155,7 +155,7 @@ IDS = {"up": "../../etc", "long": "a" * 129, "blank": "a b", "newline": "a\n", "
 @asynccontextmanager
 async def world_of(**options):
     """A server with all faces, and a way to ask it that sees whether anything was stored."""
-    async with serving(faces=[*FACES, mcp_api], **options) as (client, host):
+    async with serving(protocols=[*FACES, mcp_api], **options) as (client, host):
         client._transport.raise_app_exceptions = False
         world = SimpleNamespace(client=client, host=host, stores=host.stores)
 

@@ -47,7 +47,7 @@ async def serving(limits):
 
     tokens = StaticTokens({ADA: "ada", BEN: "ben"})
     async with open_stores("memory:") as stores, AgentHost(build, stores) as host:
-        app = create_app(host, authenticate=tokens, limits=limits, faces=FACES)
+        app = create_app(host, authenticate=tokens, limits=limits, protocols=FACES)
         async with httpx.AsyncClient(
             transport=httpx.ASGITransport(app),
             base_url="http://localhost",

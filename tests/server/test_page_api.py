@@ -27,7 +27,7 @@ async def serving(build, stores):
     """A client of one host on *stores*; the host lets no turn end when it closes."""
     async with AgentHost(build, stores, drain_s=0.01) as host:
         tokens = StaticTokens({ADA: "ada", BEN: "ben"})
-        app = create_app(host, authenticate=tokens, faces=[ui_page])
+        app = create_app(host, authenticate=tokens, protocols=[ui_page])
         async with httpx.AsyncClient(
             transport=httpx.ASGITransport(app),
             base_url="http://localhost",

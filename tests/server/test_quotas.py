@@ -170,7 +170,11 @@ async def test_stored_bytes_are_limited_until_something_is_erased():
 @pytest.mark.parametrize("path", ["/contexts/c", "/v1/conversations/c", "/v1/responses/resp_1_c"])
 async def test_there_is_room_again_after_each_way_to_erase(path):
     """The bytes are counted again, although the count of before is recent."""
-    async with serving(limits=Limits(stored_bytes_per_actor=10_000), faces=FACES) as (client, host):
+    limits = Limits(stored_bytes_per_actor=10_000)
+    async with serving(limits=limits, protocols=FACES) as (
+        client,
+        host,
+    ):
         said = {"message": "Hi."}
         assert (await client.post("/contexts/c/turns", json=said)).status_code == 202
         async with host.agent("c", AuthContext("ada")) as agent:
@@ -186,7 +190,7 @@ async def test_every_face_refuses_a_turn_beyond_a_limit():
     """In its own form, with the time to wait; nothing is stored."""
     full = Limits(stored_bytes_per_tenant=1)
     busy = Limits(running_turns_per_actor=1)
-    async with serving(limits=full, faces=FACES) as (client, host):
+    async with serving(limits=full, protocols=FACES) as (client, host):
         await host.stores.artifacts.save("old", "art", b"yy")
         for limits in (full, busy):
             site = client._transport.app.state.site

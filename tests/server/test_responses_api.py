@@ -76,7 +76,7 @@ async def _served(stores: Stores) -> AsyncIterator[str]:
 
     async with (
         AgentHost(build, stores) as host,
-        _listening(create_app(host, authenticate=_who, faces=[responses_api])) as url,
+        _listening(create_app(host, authenticate=_who, protocols=[responses_api])) as url,
     ):
         yield url
 
@@ -289,7 +289,7 @@ async def test_a_client_brings_what_the_owner_allows() -> None:
     async with (
         open_stores("memory:") as stores,
         AgentHost(build, stores) as host,
-        _listening(create_app(host, authenticate=_who, faces=[api])) as url,
+        _listening(create_app(host, authenticate=_who, protocols=[api])) as url,
         AsyncOpenAI(base_url=url, api_key="ada", max_retries=0) as client,
     ):
         asked = await client.responses.create(model="looopy", input="Where am I?", **brought)

@@ -296,7 +296,7 @@ async def serving():
         open_stores("memory:") as stores,
         AgentHost(build, stores, may_answer=may_answer) as host,
     ):
-        app = create_app(host, authenticate=tokens, faces=EVERY_FACE)
+        app = create_app(host, authenticate=tokens, protocols=EVERY_FACE)
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             world = SimpleNamespace(client=client, host=host, stores=stores, app=app)

@@ -94,7 +94,7 @@ async def main(port: int, url: str, folder: Path) -> None:
 
     async with open_stores(url) as stores, AgentHost(build, stores) as host:
         faces = [ag_ui_api, ai_sdk_api, lambda _site: pages(folder)]
-        app = create_app(host, authenticate=lambda _request: AuthContext("ada"), faces=faces)
+        app = create_app(host, authenticate=lambda _request: AuthContext("ada"), protocols=faces)
         config = uvicorn.Config(app, port=port, log_level="warning")
         await uvicorn.Server(config).serve()
 

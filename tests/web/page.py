@@ -85,7 +85,7 @@ async def served_here(build: Any, stores: Stores) -> AsyncIterator[tuple[str, Ag
     """The address of a server in this process, and its host."""
     port = free_port()
     async with AgentHost(build, stores) as host:
-        app = create_app(host, authenticate=LocalToken(TOKEN), faces=[ui_page])
+        app = create_app(host, authenticate=LocalToken(TOKEN), protocols=[ui_page])
         config = uvicorn.Config(app, port=port, log_level="error", lifespan="off")
         server = uvicorn.Server(config)
         serving = asyncio.create_task(server.serve())

@@ -54,7 +54,7 @@ async def main(port: int, url: str, folder: Path) -> None:
         return Agent(context_id, llm_provider=model, tools=[act], stores=stores)
 
     async with open_stores(url) as stores, AgentHost(build, stores) as host:
-        app = create_app(host, authenticate=lambda _request: AuthContext("ada"), faces=FACES)
+        app = create_app(host, authenticate=lambda _request: AuthContext("ada"), protocols=FACES)
         config = uvicorn.Config(app, port=port, log_level="warning")
         await uvicorn.Server(config).serve()
 

@@ -1,5 +1,5 @@
 """
-Acts on an agent that an `AgentHost`, its faces or a replay need, and no user: tell if it is at
+Acts on an agent that an `AgentHost`, its protocols or a replay need, and no user: tell if it is at
 work, break it off, keep strangers and further turns out, let one decide, follow what it does not
 show, list its tools and parts, and end what waits.
 """

@@ -1,7 +1,7 @@
 """
 `TurnStream`: the view of a turn that an agent runs.
 
-It is hot: the turn runs with or without subscribers. `loop.agent_loop.cold` is the face of the
+It is hot: the turn runs with or without subscribers. `loop.agent_loop.cold` is the form of the
 stateless loop: there, subscribing runs the turn and disposing cancels it.
 """
 

@@ -1,4 +1,4 @@
-"""`looopy serve`: the agents of an application over HTTP, with all faces that are installed."""
+"""`looopy serve`: the agents of an application over HTTP, over every protocol that is installed."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ async def serve(
             agents,
             authenticate=authenticate,
             limits=bounds,
-            faces=_faces(notifications, named),
+            protocols=_routes_of(notifications, named),
             http_api=named is None or "http" in named,
             hosts=(*LOOPBACK, *names),
             origins=origins,
@@ -195,7 +195,7 @@ async def _run(app: Starlette, agents: AgentHost, listening: socket.socket, file
                         while app.state.site.open_streams:  # noqa: ASYNC110 - a server ends once
                             await asyncio.sleep(0.02)
             finally:
-                AppStatus.should_exit = True  # ends the streams of all faces
+                AppStatus.should_exit = True  # ends the streams of all protocols
                 self.should_exit = True
                 left = max(_LAST_S, ends - loop.time())
                 config.timeout_graceful_shutdown = left  # type: ignore[assignment] # not whole
@@ -270,18 +270,18 @@ def _protocols(names: str | None, push: Sequence[str]) -> Collection[str] | None
 
 
 def _apis() -> Mapping[str, str]:
-    """The faces that `looopy.server` exports, by the names of their protocols."""
+    """The routes of each protocol that `looopy.server` exports, by the name of the protocol."""
     from looopy import server
 
-    faces = [name for name in dir(server) if name.endswith("_api")]
-    return {name.removesuffix("_api").replace("_", "-"): name for name in faces}
+    protocols = [name for name in dir(server) if name.endswith("_api")]
+    return {name.removesuffix("_api").replace("_", "-"): name for name in protocols}
 
 
-def _faces(push: PushNotifications | None, named: Collection[str] | None) -> list[Routes]:
+def _routes_of(push: PushNotifications | None, named: Collection[str] | None) -> list[Routes]:
     """
-    The page, and the faces of the protocols that are *named*; `None` for all.
+    The page, and the protocols that are *named*; `None` for all.
 
-    A face whose extra is not installed has no routes, unless an option is about it.
+    A protocol whose extra is not installed has no routes, unless an option is about it.
     """
     from looopy import server
 
@@ -289,15 +289,17 @@ def _faces(push: PushNotifications | None, named: Collection[str] | None) -> lis
         if name == "a2a_api" and push is not None:
             return server.a2a_api(site, push=push)
         try:
-            face: Routes = getattr(server, name)
-            return face(site)
+            routes: Routes = getattr(server, name)
+            return routes(site)
         except (ModuleNotFoundError, MissingExtra):
             if named is not None:
                 raise
             return ()
 
-    faces = _apis()
-    apis = [partial(optional, faces[name]) for name in faces if named is None or name in named]
+    protocols = _apis()
+    apis = [
+        partial(optional, protocols[name]) for name in protocols if named is None or name in named
+    ]
     return [server.ui_page, *apis] if named is None or "page" in named else [*apis]
 
 

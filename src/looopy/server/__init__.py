@@ -2,7 +2,7 @@
 Many conversations in one process, and the ways to reach them from outside.
 
 A host keeps one live agent per context, decides who may use it, and lets running turns end when the
-process stops. The protocols are thin faces above it. The room may import every room but `testing`,
+process stops. The protocols are thin layers above it. The room may import every room but `testing`,
 `compat`, `sync` and `cli`; host and feed need no web framework.
 
 - Agents: `host` (one live agent per context), `feed` (the events of one context, stored and
@@ -16,8 +16,8 @@ process stops. The protocols are thin faces above it. The room may import every 
 - `page/`: the page at `/ui`, and the parts of the HTTP API that only the page needs.
 - `client`: a client of the HTTP API, which the command line uses.
 
-Exports: `AgentHost`, `create_app` with what it takes, the faces, and `Client` with its errors. Read
-`host`, `feed`, `app`.
+Exports: `AgentHost`, `create_app` with its arguments, the protocols, and `Client` with its errors.
+Read `host`, `feed`, `app`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The application: the HTTP API and the faces above one host, as one ASGI app of Starlette."""
+"""The application: the HTTP API and the protocols above one host, as one ASGI app of Starlette."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def create_app(
     *,
     authenticate: Authenticate | None = None,
     limits: Limits | None = None,
-    faces: Sequence[Routes] = (),
+    protocols: Sequence[Routes] = (),
     hosts: Sequence[str] = LOOPBACK,
     origins: Sequence[str] = (),
     metrics: Authenticate | None = None,
@@ -47,14 +47,14 @@ def create_app(
             may be a coroutine function. By default a `LocalToken`: one person on this machine;
             `app.state.site.authenticate.token` is the token.
         limits: See `Limits`.
-        faces: Functions `routes(site)` that return more routes; see `looopy.server.site`.
+        protocols: Functions `routes(site)` that return more routes; see `looopy.server.site`.
         hosts: The names that `Host` may have, with or without a port; `*` for any.
         origins: The origins of web pages, besides the server's own, that may use it.
         metrics: Tells who may read `/metrics`, as *authenticate* does for the rest. By default the
             person of a `LocalToken`; with another *authenticate*, nobody.
         may_answer: In place of the host's: see `AgentHost`.
         http_api: Serve the HTTP API, which the page and `Client` need. Without it, there are the
-            probes, the metrics and the *faces* alone.
+            probes, the metrics and the *protocols* alone.
     """
     host.may_answer = may_answer or host.may_answer
     site = Site(host, authenticate or LocalToken(), limits)
@@ -82,8 +82,8 @@ def create_app(
         return JSONResponse(description(site.limits) | {"servers": servers})
 
     own = [Route("/openapi.json", described), *api.routes(site)]
-    others = [route for face in faces for route in face(site)]
-    if not http_api:  # a face may need one path of it
+    others = [route for protocol in protocols for route in protocol(site)]
+    if not http_api:  # a protocol may need one path of it
         own = [route for route in own if site.links_artifacts and route.path == api.ARTIFACT]
     routes: list[BaseRoute] = [
         Route("/healthz", alive),

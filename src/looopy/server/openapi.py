@@ -1,7 +1,7 @@
 """
 The description of the HTTP API, as OpenAPI 3.1: `GET /openapi.json`.
 
-The faces describe themselves elsewhere: OpenAI's API, A2A, AG-UI and the AI SDK have their own
+The protocols describe themselves elsewhere: OpenAI's API, A2A, AG-UI and the AI SDK have their own
 specifications.
 """
 

@@ -1,7 +1,7 @@
 """
 Errors as a client over HTTP sees them: a status, a code, a sentence, and the place in its body.
 
-The code of one of looopy's errors is its name in snake_case. A face that has a form of its own for
+The code of one of looopy's errors is its name in snake_case. A protocol with a form of its own for
 errors takes the parts of a `Problem`; `problem_response` is the form of the HTTP API.
 """
 

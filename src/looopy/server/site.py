@@ -1,7 +1,7 @@
 """
 One server as its routes see it: the host, the limits, and who is asking.
 
-Every face is a function `routes(site)` that returns Starlette routes; `create_app` mounts them. A
+A protocol is a function `routes(site)` that returns Starlette routes; `create_app` mounts them. A
 route first calls `site.identify(request)`, then reads its body with `site.read_json(request)`, and
 then asks the host, which checks the owner. None of them reads a header of credentials itself.
 """
@@ -36,7 +36,7 @@ Authenticate: TypeAlias = Callable[[Request], AuthContext | Awaitable[AuthContex
 """Tells who sends a request; `None` refuses it with 401. A function or a coroutine function."""
 
 Routes: TypeAlias = Callable[["Site"], Sequence[BaseRoute]]
-"""A face: makes its routes for a site."""
+"""The routes of a protocol for a site."""
 
 _READS_AT_ONCE = 2  # of one caller, each of which may take the memory of a long conversation
 _MOST_CALLERS = 10_000  # whose turns are counted; the others have not come for long
@@ -54,8 +54,8 @@ class Site:
         limits: The limits.
         unread: The bytes of responses that wait for their readers.
         loading: The modules that are being imported; see `preload`.
-        links_artifacts: A face gives out the addresses of artifacts that the HTTP API has.
-        background: Work of faces that lasts as long as the application: functions that return
+        links_artifacts: A protocol gives out the addresses of artifacts that the HTTP API has.
+        background: Work of protocols that lasts as long as the application: functions that return
             async context managers, entered in order.
     """
 

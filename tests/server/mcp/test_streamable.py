@@ -42,7 +42,7 @@ ACCEPT = {"Accept": "application/json, text/event-stream"}
 async def serving(stores, limits=None, grace_s=5):
     """The address of a server; at its end, requests and turns have little time."""
     host = AgentHost(build, stores, drain_s=0.01)
-    app = create_app(host, authenticate=StaticTokens(WHO), faces=[mcp_api], limits=limits)
+    app = create_app(host, authenticate=StaticTokens(WHO), protocols=[mcp_api], limits=limits)
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         sock.listen()
@@ -255,7 +255,7 @@ async def test_sessions_end_with_the_application():
     """Their streams too: nobody could write to one any more."""
     began = asyncio.Event()
     async with open_stores("memory:") as stores, AgentHost(build, stores) as host:
-        app = create_app(host, authenticate=StaticTokens(WHO), faces=[mcp_api])
+        app = create_app(host, authenticate=StaticTokens(WHO), protocols=[mcp_api])
 
         async def noting(scope, receive, send):
             async def sends(message):
@@ -289,7 +289,7 @@ async def test_a_request_that_the_server_ends_leaves_its_turn_alone(tmp_path, mo
         AgentHost(build, stores) as host,
         build("c", stores) as other,
     ):
-        app = create_app(host, authenticate=StaticTokens(WHO), faces=[mcp_api])
+        app = create_app(host, authenticate=StaticTokens(WHO), protocols=[mcp_api])
         headers = {"Authorization": f"Bearer {ADA}"}
         inside = httpx2.ASGITransport(app)  # its requests end without a word to the application
         async with httpx2.AsyncClient(transport=inside, headers=headers) as http:

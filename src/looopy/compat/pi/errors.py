@@ -1,4 +1,4 @@
-"""Misuse of pi's face: ours by kind, and also what pi raises, so that old `except` clauses hold."""
+"""Misuse of pi's interface: ours by kind, and also pi's, so that old `except` clauses hold."""
 
 from __future__ import annotations
 

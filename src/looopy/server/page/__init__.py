@@ -1,5 +1,5 @@
 """
-The page: conversations, approvals and timelines in a browser, as a face of the server.
+The page: conversations, approvals and timelines in a browser, beside the protocols of the server.
 
 The page is plain HTML, CSS and ES modules in `static/`, which a browser runs as they are. It speaks
 the HTTP API of this server alone, and knows no more than any other client.

@@ -1,5 +1,5 @@
 """
-The text, the thinking and the calls of an answer as they grow, for every face that streams them.
+Text, thinking and calls of an answer as they grow, for every protocol that streams them.
 
 An answer comes twice: as deltas while the model writes it, and whole once it is committed. A view
 that attaches late has missed deltas, and a slow one has them merged. A `GrowingAnswer` turns all of

@@ -1,5 +1,5 @@
 """
-The face for agents that call agents: A2A 1.0, and 0.3 for older clients, over one `AgentHost`.
+A2A, by which agents call agents: version 1.0, and 0.3 for older clients, over one `AgentHost`.
 
 The official SDK does the wires. The tasks are a view of the event log: any process shows them, they
 survive a restart, and a task of a dead process is not left working.

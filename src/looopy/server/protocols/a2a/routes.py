@@ -64,7 +64,7 @@ def a2a_api(
     push: PushNotifications | None = None,
 ) -> Sequence[BaseRoute]:
     """
-    The routes of A2A, for `create_app(faces=[a2a_api])`.
+    The routes of A2A, for `create_app(protocols=[a2a_api])`.
 
     Args:
         name, description, version: Those of the agent, for its card.
@@ -87,14 +87,14 @@ def a2a_api(
     site.links_artifacts = True
     facts = {"name": name, "description": description, "version": version}
     site.preload(_WIRES)
-    face = _Face(site, facts, url, deliveries)
+    endpoints = _Endpoints(site, facts, url, deliveries)
     return [
-        Route(path, partial(face.answer, (method, path)), methods=[method])
+        Route(path, partial(endpoints.answer, (method, path)), methods=[method])
         for method, path in PATHS
     ]
 
 
-class _Face:
+class _Endpoints:
     """The endpoints, made at the first request."""
 
     def __init__(

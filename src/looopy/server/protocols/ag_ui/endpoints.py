@@ -1,4 +1,4 @@
-"""The endpoint of AG-UI, as a face of the server: `faces=[ag_ui_api]`."""
+"""The endpoint of AG-UI, as a protocol of the server: `protocols=[ag_ui_api]`."""
 
 from __future__ import annotations
 

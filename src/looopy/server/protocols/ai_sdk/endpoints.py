@@ -1,4 +1,4 @@
-"""The endpoints that `useChat` expects, as a face of the server: `faces=[ai_sdk_api]`."""
+"""The endpoints that `useChat` expects, as a protocol of the server: `protocols=[ai_sdk_api]`."""
 
 from __future__ import annotations
 

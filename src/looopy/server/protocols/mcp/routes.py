@@ -32,7 +32,7 @@ def mcp_api(
     site: Site, *, name: str = "ask", description: str | None = None, path: str = "/mcp"
 ) -> Sequence[BaseRoute]:
     """
-    The routes of MCP, for `create_app(faces=[mcp_api])`: the agent as a tool of an MCP server.
+    The routes of MCP, for `create_app(protocols=[mcp_api])`: the agent as a tool of an MCP server.
 
     Args:
         name: The name of the tool.
@@ -46,12 +46,12 @@ def mcp_api(
     if importlib.util.find_spec("mcp") is None:
         raise missing_extra("serving MCP needs the mcp package", "mcp")
     site.preload(_STREAMABLE)
-    face = _Face(site, name, description or inspect.getdoc(site.host.factory))
-    site.background.append(face.running)
-    return [Route(path, face, methods=["GET", "POST", "DELETE"])]
+    endpoints = _Endpoints(site, name, description or inspect.getdoc(site.host.factory))
+    site.background.append(endpoints.running)
+    return [Route(path, endpoints, methods=["GET", "POST", "DELETE"])]
 
 
-class _Face:
+class _Endpoints:
     """The endpoint, made at the first request: an ASGI application."""
 
     def __init__(self, site: Site, name: str, description: str | None) -> None:

@@ -1,5 +1,5 @@
 """
-The face for OpenAI's Responses API: any client of that API talks to a durable agent.
+OpenAI's Responses API: any client of that API talks to a durable agent.
 
 A conversation is a context, and a response is one turn of it. A client therefore loses nothing when
 the server dies: it retrieves the response, or continues behind it.

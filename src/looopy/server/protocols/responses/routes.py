@@ -66,7 +66,7 @@ def responses_api(
     site: Site, *, model: str = "looopy", allow: Collection[str] = ()
 ) -> Sequence[BaseRoute]:
     """
-    The routes of OpenAI's Responses API, for `create_app(faces=[responses_api])`.
+    The routes of OpenAI's Responses API, for `create_app(protocols=[responses_api])`.
 
     Args:
         model: The name by which clients address the agent: `client.responses.create(model=...)`.
@@ -79,24 +79,24 @@ def responses_api(
     """
     if unknown := set(allow) - set(BRINGS):
         raise ConfigurationError(f"allow takes {' and '.join(BRINGS)}, not {min(unknown)!r}")
-    face, conversations = _Face(site, model, allow), Conversations(site, model)
+    endpoints, conversations = _Endpoints(site, model, allow), Conversations(site, model)
     one, whole = "/v1/responses/{response_id}", "/v1/conversations/{conversation_id}"
     return [
-        Route("/v1/responses", _answered(face.create), methods=["POST"]),
-        Route(one, _answered(face.retrieve), methods=["GET"]),
-        Route(one, _answered(face.delete), methods=["DELETE"]),
-        Route(f"{one}/input_items", _answered(face.input_items), methods=["GET"]),
-        Route(f"{one}/cancel", _answered(face.cancel), methods=["POST"]),
+        Route("/v1/responses", _answered(endpoints.create), methods=["POST"]),
+        Route(one, _answered(endpoints.retrieve), methods=["GET"]),
+        Route(one, _answered(endpoints.delete), methods=["DELETE"]),
+        Route(f"{one}/input_items", _answered(endpoints.input_items), methods=["GET"]),
+        Route(f"{one}/cancel", _answered(endpoints.cancel), methods=["POST"]),
         Route("/v1/conversations", _answered(conversations.begin), methods=["POST"]),
         Route(whole, _answered(conversations.retrieve), methods=["GET"]),
         Route(whole, _answered(conversations.erase), methods=["DELETE"]),
         Route(f"{whole}/items", _answered(conversations.items), methods=["GET"]),
-        Route("/v1/models", _answered(face.models), methods=["GET"]),
-        Route("/v1/models/{model:path}", _answered(face.one_model), methods=["GET"]),
+        Route("/v1/models", _answered(endpoints.models), methods=["GET"]),
+        Route("/v1/models/{model:path}", _answered(endpoints.one_model), methods=["GET"]),
     ]
 
 
-class _Face:
+class _Endpoints:
     def __init__(self, site: Site, model: str, allow: Collection[str]) -> None:
         self._site = site
         self._model = model

@@ -1,8 +1,8 @@
 """
 One turn on several faces of a server, each cut at random, while the server is killed.
 
-    python -m tests.campaign.faces                 100 cuts of each face, the server killed twice
-    python -m tests.campaign.faces --cuts 10 --seed 3
+    python -m tests.campaign.protocols              100 cuts of each face, the server killed twice
+    python -m tests.campaign.protocols --cuts 10 --seed 3
 
 A turn of several iterations runs on SQLite. It is watched through the HTTP API's events, the AI
 SDK's stream, the Responses API, A2A and AG-UI, in an editor's session (ACP), which is another
@@ -112,7 +112,7 @@ def _app(stores: Stores, pace_s: float) -> Any:
     return create_app(
         AgentHost(_application(pace_s), stores),
         authenticate=StaticTokens({_TOKEN: "ada"}),
-        faces=[ai_sdk_api, responses_api, a2a_api, ag_ui_api],
+        protocols=[ai_sdk_api, responses_api, a2a_api, ag_ui_api],
     )
 
 
@@ -143,7 +143,7 @@ class Server:
 
     async def start(self) -> None:
         """Start it, and wait until it listens."""
-        code = "import sys, asyncio; from tests.campaign.faces import _serve;"
+        code = "import sys, asyncio; from tests.campaign.protocols import _serve;"
         code += "asyncio.run(_serve(sys.argv[1], float(sys.argv[2])))"
         self._child = await asyncio.create_subprocess_exec(
             *(sys.executable, "-c", code, *self._command), cwd=_ROOT, stdout=asyncio.subprocess.PIPE
@@ -1009,7 +1009,7 @@ def _difference(shown: Sequence[Said], stored: Sequence[Said]) -> str:
 
 def main() -> int:
     """Play stories; return the number of those that failed."""
-    parser = argparse.ArgumentParser(prog="python -m tests.campaign.faces", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.campaign.protocols", description=__doc__)
     parser.add_argument("--cuts", type=int, default=100)
     parser.add_argument("--kills", type=int, default=2)
     parser.add_argument("--runs", type=int, default=1)
