@@ -6,10 +6,10 @@ import re
 
 from tests.cli.test_serve import TOKEN, serving
 
+from looopy.cli.conversations.server import token_for
 from looopy.cli.main import main
-from looopy.cli.remote.connection import token_for
-from looopy.cli.remote.view import View
 from looopy.cli.terminal import Terminal
+from looopy.cli.view import View
 from looopy.types.event import (
     ApprovalDecided,
     MessageEnd,
@@ -162,13 +162,18 @@ def test_contexts_of_a_server_are_used_from_the_command_line(tmp_path, capsys, m
         assert run("send", "trip", "wait", "--no-wait").out == "turn 4\n"
         assert run("cancel", "trip").out == ""
         assert "was cancelled" in run("follow", "trip", "--after", "20", "--until-end").out
+        for command in (("list",), ("show", "trip"), ("search", "pay")):
+            shown = run(*command).out
+            assert main(["contexts", *command, "--db", f"sqlite:///{tmp_path}/app.db"]) == 0
+            assert capsys.readouterr().out == shown
         assert run("fork", "trip", "copy").out.startswith("copy  ready")
         listed = json.loads(run("list", "--json", "--limit", "1").out)
         assert [item["context_id"] for item in listed["items"]] == ["copy"]
         assert json.loads(run("show", "copy", "--json").out)["messages"][0]["position"] == 1
         assert "copy 3 user: pay\n" in run("search", "pay").out
         gone = run("delete", "copy", "nowhere", "--yes", status=1)
-        assert (gone.out, "no conversation 'nowhere'" in gone.err) == ("erased copy\n", True)
+        assert gone.out == "Erased 1 conversation:\n  copy\n"
+        assert "no conversation 'nowhere'" in gone.err
         assert run("list").out.split()[0] == "trip"
         assert "valid credentials" in run("list", "--token", "w" * 20, status=1).err
         assert "for a database" in run("list", "--owner", "ada", status=2).err

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from looopy.cli.contexts import existing
+from looopy.cli.conversations.database import existing
 from looopy.cli.paths import default_url, shown_place
 from looopy.cli.render import counted, json_line
 from looopy.cli.terminal import Terminal

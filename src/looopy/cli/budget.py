@@ -1,4 +1,4 @@
-"""`looopy budget`: what owners and the tenant have used of their budgets, and what is stuck."""
+"""`looopy budget`: the use of budgets by owners and the tenant, and calls that are stuck."""
 
 from __future__ import annotations
 
@@ -6,21 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import date
 from typing import Any, Final
 
-from looopy.cli.contexts import existing
-from looopy.cli.factories import load_factory
+from looopy.cli.conversations.base import Conversations
+from looopy.cli.conversations.database import existing
 from looopy.cli.paths import default_url, shown_place
 from looopy.cli.render import counted, json_line
 from looopy.cli.tables import csv_text, table_lines
 from looopy.cli.terminal import Terminal, one_line
-from looopy.server.host import AgentHost
-from looopy.server.page.budgets import amount_to_json, budget_items, limits_in
-from looopy.stores.accounts import HeldCall, held_calls, owners_of, release_call
-from looopy.stores.bundle import Stores
-from looopy.stores.contexts.spending import TENANT, Spent, account_of
-from looopy.stores.records import ContextRecord
-from looopy.types.context import AuthContext
+from looopy.server.page.budgets import amount_to_json
+from looopy.stores.accounts import HeldCall, held_calls, release_call
 
-_PAGE: Final = 200
 _UNKNOWN: Final = "unknown"
 _AMOUNT: Final = ("tokens", "cost_usd", "cost_complete")
 _NAMES: Final = ("account", "owner", "account_id")
@@ -34,7 +28,8 @@ _CALL: Final = ("reservation", "status", "stuck", "context_id", "turn", "owner",
 
 
 async def show_budgets(
-    url: str | None,
+    place: Conversations,
+    terminal: Terminal,
     *,
     tenant: str | None,
     owner: str | None,
@@ -46,62 +41,30 @@ async def show_budgets(
     Print the sums of a day and of its month, of the tenant and of each owner.
 
     Args:
-        owner: Only of this one.
-        day: Today by default.
-        factory: `MODULE:FACTORY` of the application, which has the limits.
-        form: `table`, `csv` or `json`.
+        form: `table`, `csv` or `json`. Otherwise see `Conversations.budgets`.
 
     Raises:
-        ConfigurationError: There is no database, or the factory cannot be used.
-        FactoryFailed: The factory raised.
+        LooopyError: See `Conversations.budgets`.
     """
-    place = url or default_url()
-    terminal = Terminal(quiet_out=True)
-    made = None if factory is None else load_factory(factory)
-    async with existing(place) as opened:
-        stores = opened if tenant is None else opened.for_tenant(tenant)
-        found = await _accounts(stores, owner, day)
-        contexts = await _contexts(stores, list(found), owner)
-        host = None if made is None else AgentHost(made, stores)
-        rows = []
-        for account, sums in found.items():
-            limits = {}
-            if host is not None and (record := _of(contexts, account)) is not None:
-                auth = AuthContext(record.owner_actor) if record.owner_actor else None
-                agent = await host.sample(record.context_id, auth)
-                limits = limits_in(agent, record.owner_actor, account)
-            who = _who(account, contexts.get(account), owner)
-            rows += [{**who, **item} for item in budget_items(sums, limits, day)]
-        stuck = [call for call in await held_calls(stores) if call.is_stuck]
-    rows.sort(key=_order)
-    print_budgets(terminal, rows, form, with_limits=made is not None)
-    if not rows and form == "table":
-        of_day = "" if day is None else f" on {day} or in its month"
-        terminal.notice(f"No budget has counted anything in {shown_place(place)}{of_day}.")
-    if stuck and form == "table":
-        said = f"{counted(len(stuck), 'dead call')} still {'holds' if len(stuck) == 1 else 'hold'}"
-        terminal.notice(f"{said} a part of what is reserved: looopy budget held")
-    return 0
-
-
-def own_rows(found: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The rows of what a server tells its caller."""
-    owner = found["owner"]
-    who = {"account": "owner", "owner": owner, "account_id": account_of(owner)}
-    return [{**who, **item} for item in found["items"]]
-
-
-def print_budgets(
-    terminal: Terminal, rows: Sequence[Mapping[str, Any]], form: str, *, with_limits: bool
-) -> None:
-    """Print the rows of accounts; nothing for a table without any."""
+    found = await place.budgets(owner=owner, tenant=tenant, day=day, factory=factory)
+    rows = found.rows
     if form == "json":
         terminal.raw_line(json_line({"items": rows}))
-    elif form == "csv":
+        return 0
+    if form == "csv":
         terminal.raw_line(csv_text([*_NAMES, *_SUMS], rows))
-    elif rows:
-        for line in _table(rows, with_limits=with_limits):
-            terminal.line(line)
+        return 0
+    for line in _table(rows, with_limits=found.with_limits) if rows else ():
+        terminal.line(line)
+    if not rows and place.whose:
+        terminal.notice(f"No budget of a day or a month limits you {place.where}.")
+    elif not rows:
+        of_day = "" if day is None else f" on {day} or in its month"
+        terminal.notice(f"No budget has counted anything {place.where}{of_day}.")
+    if dead := found.dead_calls:
+        said = f"{counted(dead, 'dead call')} still {'holds' if dead == 1 else 'hold'}"
+        terminal.notice(f"{said} a part of what is reserved: looopy budget held")
+    return 0
 
 
 async def show_held(url: str | None, *, tenant: str | None, form: str) -> int:
@@ -145,49 +108,6 @@ async def release_held(url: str | None, reservation: str, *, tenant: str | None)
     row = _call_row(call)
     Terminal(quiet_out=True).line(f"released {row['tokens']:,} tokens, {_cost(row)}")
     return 0
-
-
-async def _accounts(
-    stores: Stores, owner: str | None, day: date | None
-) -> dict[str, Sequence[Spent]]:
-    if owner is not None:
-        account = account_of(owner)
-        return {account: await stores.spending.spent(account, day=day)}
-    found: dict[str, Sequence[Spent]] = {}
-    while page := await stores.spending.accounts(
-        day=day, after=max(found, default=""), limit=_PAGE
-    ):
-        found.update(page)
-    return found
-
-
-async def _contexts(
-    stores: Stores, accounts: Sequence[str], owner: str | None
-) -> dict[str, ContextRecord]:
-    if owner is None:
-        return await owners_of(stores, accounts)
-    page = await stores.contexts.list(owner=owner, limit=1)
-    return {account_of(owner): record for record in page.items}
-
-
-def _of(contexts: Mapping[str, ContextRecord], account: str) -> ContextRecord | None:
-    """The context whose agent has the limits of an account."""
-    if account != TENANT:
-        return contexts.get(account)
-    return max(contexts.values(), key=lambda one: one.last_activity, default=None)
-
-
-def _who(account: str, record: ContextRecord | None, asked: str | None) -> dict[str, str | None]:
-    kind = "tenant" if account == TENANT else "owner"
-    if account == account_of(None):
-        kind = "no owner"
-    owner = asked if record is None else record.owner_actor
-    return {"account": kind, "owner": owner, "account_id": account}
-
-
-def _order(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    """The tenant first, then owners by name; those without a name come last."""
-    return row["account"] != "tenant", row["owner"] is None, row["owner"] or row["account_id"]
 
 
 def _call_row(call: HeldCall) -> dict[str, Any]:

@@ -16,11 +16,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from looopy.cli.asking import ask_about, is_over
 from looopy.cli.commands import Stored, Switch, command_in, run_command
-from looopy.cli.contexts import owner_is_seen, read_past
+from looopy.cli.conversations.database import exists
+from looopy.cli.conversations.opening import is_server
 from looopy.cli.main import DEFAULT_CONTEXT
 from looopy.cli.parent import end_with_parent
 from looopy.cli.paths import default_url, make_data_folder, shown_place
@@ -28,10 +30,13 @@ from looopy.cli.render import PROMPT, JsonRenderer, Renderer, TextRenderer, show
 from looopy.cli.terminal import Terminal, edit_lines, one_line
 from looopy.cli.tools import BUILTIN_TOOLS, SYSTEM_PROMPT
 from looopy.errors import CannotContinue, ConfigurationError, LooopyError, ValueRefused
+from looopy.stores.opening import open_stores
+from looopy.stores.owner import provably_alive
 from looopy.sync import Agent
 from looopy.types.approval import Approve, Deny
 from looopy.types.config import LoopConfig
 from looopy.types.event import TurnEnd
+from looopy.types.message import Message
 from looopy.types.state import AgentStatus, Outcome, PendingKind
 
 _LOCAL_HISTORY_TOKENS = 2_400  # the embedded model's window also has to hold tools and the answer
@@ -44,6 +49,7 @@ def chat(
     *,
     context_id: str | None,
     url: str | None,
+    token: str | None,
     model: str | None,
     messages: Sequence[str],
     as_json: bool,
@@ -67,6 +73,21 @@ def chat(
     Raises:
         LooopyError: The conversation could not begin, or a message cannot be stored.
     """
+    if is_server(url):
+        from looopy.cli import server_chat
+
+        return server_chat.chat(
+            context_id=context_id,
+            url=str(url),
+            token=token,
+            model=model,
+            messages=messages,
+            as_json=as_json,
+            with_tools=with_tools,
+            go_on=go_on,
+        )
+    if token is not None:
+        raise ConfigurationError("--token is for a server: --server http://HOST:PORT")
     messages = [sys.stdin.read().removesuffix("\n") if m == "-" else m for m in messages]
     terminal = Terminal(quiet_out=as_json or bool(messages))
     if terminal.has_person:
@@ -113,6 +134,34 @@ def chat(
         agent, go_on = make_agent(then.context_id), False
         terminal.notice(f"Conversation: {agent.context_id}")
         conversation = conversation.in_place_of(agent)
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """The newest messages of a context, oldest first, and why its last turn failed, if it did."""
+
+    messages: Sequence[Message] = ()
+    failure: str | None = None
+
+
+async def read_past(url: str, context_id: str, limit: int) -> Past:
+    """The newest messages, at most *limit*; makes no database."""
+    if not exists(url):
+        return Past()
+    async with open_stores(url) as stores:
+        record = await stores.state.load(context_id)
+        if record is None:
+            return Past()
+        recent = await stores.messages.recent(context_id, limit=limit)
+        failure = record.state.error[1] if record.state.error is not None else None
+        return Past([r.message for r in recent], failure)
+
+
+async def owner_is_seen(url: str, context_id: str) -> bool:
+    """True if the owner of a context is seen to run on this host."""
+    async with open_stores(url) as stores:
+        record = await stores.state.load(context_id)
+        return record is not None and record.holder is not None and provably_alive(record.holder)
 
 
 def _choose_model(named: str | None) -> tuple[str, str]:

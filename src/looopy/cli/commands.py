@@ -14,9 +14,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, NamedTuple, Protocol
 
-from looopy.cli.contexts import has_context, newest_contexts
+from looopy.cli.contexts import context_line
+from looopy.cli.conversations.database import exists, open_database
 from looopy.cli.terminal import Terminal
 from looopy.errors import ConfigurationError, ContextNotFound, LooopyError
+from looopy.stores.opening import open_stores
 from looopy.stores.rules import check_context_id
 from looopy.sync import Agent
 
@@ -89,11 +91,22 @@ class Stored:
 
     def newest(self, limit: int) -> list[str]:
         """See `Conversations`."""
-        return asyncio.run(newest_contexts(self._place, limit))
+
+        async def lines() -> list[str]:
+            async with open_database(self._place) as place:
+                return [context_line(i) for i in (await place.contexts(limit=limit))["items"]]
+
+        return asyncio.run(lines())
 
     def has(self, name: str) -> bool:
         """See `Conversations`."""
-        return asyncio.run(has_context(self._place, name))
+        check_context_id(name)
+
+        async def has() -> bool:
+            async with open_stores(self._place) as stores:
+                return await stores.state.load(name) is not None
+
+        return exists(self._place) and asyncio.run(has())
 
     def fork(self, name: str) -> None:
         """See `Conversations`."""

@@ -1,37 +1,32 @@
 """
-The content of a database: its conversations, and one of them with turns and messages.
+`looopy contexts list`, `show`, `search` and `fork`: the conversations of a database or of a server.
 
-It is read through the stores, page by page. No database is made, and only `fork` changes one.
+The other files print a conversation as text with the functions at the end of this one.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from looopy.cli.paths import default_url, shown_place
+from looopy.cli.conversations.base import Conversations
 from looopy.cli.render import counted, json_line, shown_call
 from looopy.cli.terminal import Terminal
-from looopy.errors import ConfigurationError, ContextNotFound, ValueRefused
-from looopy.server.items import context_to_json, placed_to_json, turn_to_json
-from looopy.stores.bundle import Stores
-from looopy.stores.contexts.lineage import Lineage
-from looopy.stores.opening import open_stores
-from looopy.stores.owner import provably_alive
-from looopy.stores.pages import messages_of, turns_of
-from looopy.stores.records import ContextRecord
+from looopy.errors import ValueRefused
 from looopy.stores.rules import check_context_id
 from looopy.types.message import AssistantMessage, Message, ToolResultMessage, UserMessage
+from looopy.types.message_json import message_from_json
 
-_PAGE = 200
+if TYPE_CHECKING:
+    from looopy.server.client import ContextItem
 
 
 async def list_contexts(
-    url: str | None,
+    place: Conversations,
+    terminal: Terminal,
     *,
     as_json: bool,
     metadata: Sequence[str] = (),
@@ -40,38 +35,33 @@ async def list_contexts(
     **conditions: Any,
 ) -> int:
     """
-    Print the conversations in a database: a line each, or one JSON object.
+    Print the conversations: a line each, or one JSON object.
 
     Raises:
-        ValueRefused: A condition is invalid; see `ContextIndex.list`, which takes *conditions*.
+        ValueRefused: A condition is invalid; see `Conversations.contexts`, which takes them.
     """
     conditions["metadata"] = dict(map(_entry, metadata))
-    place = url or default_url()
-    terminal = Terminal(quiet_out=True)
-    items: list[dict[str, Any]] = []
+    items: list[ContextItem] = []
     shown = 0
-    async with existing(place) as stores:
-        while True:
-            most = _PAGE if limit is None else min(_PAGE, limit - shown)
-            with _naming_after():
-                page = await stores.contexts.list(**conditions, after=after, limit=most)
-            shown += len(page.items)
-            for record in page.items:
-                if as_json:
-                    items.append(context_to_json(record))
-                else:
-                    terminal.line(_context_line(record))
-            after = page.next
-            if after is None or shown == limit:
-                break
+    while True:
+        most = None if limit is None else limit - shown
+        with _naming_after():
+            page = await place.contexts(**conditions, after=after, limit=most)
+        shown += len(page["items"])
         if as_json:
-            terminal.raw_line(json_line({"items": items, "next": after}))
-        elif not shown:
-            some = any(conditions.values())
-            said = "no such conversations" if some else "no conversations"
-            terminal.notice(f"There are {said} in {shown_place(place)}.")
-        elif after is not None:
-            terminal.notice(f"More with --after {after}")
+            items += page["items"]
+        else:
+            for item in page["items"]:
+                terminal.line(context_line(item))
+        if (after := page["next"]) is None or shown == limit:
+            break
+    if as_json:
+        terminal.raw_line(json_line({"items": items, "next": after}))
+    elif not shown:
+        some = "no such conversations" if any(conditions.values()) else "no conversations"
+        terminal.notice(f"There are {some}{place.whose} {place.where}.")
+    elif after is not None:
+        terminal.notice(f"More with --after {after}")
     return 0
 
 
@@ -87,7 +77,9 @@ def _entry(text: str) -> tuple[str, str | int]:
     return key, read if isinstance(read, int) else value
 
 
-async def show_context(url: str | None, context_id: str, *, as_json: bool) -> int:
+async def show_context(
+    place: Conversations, terminal: Terminal, *, context_id: str, as_json: bool
+) -> int:
     """
     Print one conversation, its turns and its messages.
 
@@ -95,174 +87,74 @@ async def show_context(url: str | None, context_id: str, *, as_json: bool) -> in
         ContextNotFound: No conversation has this name.
     """
     check_context_id(context_id)
-    place = url or default_url()
-    terminal = Terminal(quiet_out=True)
-    async with existing(place) as stores:
-        record = await stores.state.load(context_id)
-        if record is None:
-            where = shown_place(place)
-            raise ContextNotFound(f"there is no conversation {context_id!r} in {where}")
-        lineage = await stores.journal.lineage(context_id)
-        if as_json:
-            turns = [turn_to_json(turn) async for turn in turns_of(stores, context_id)]
-            messages = [placed_to_json(m) async for m in messages_of(stores, context_id)]
-            relatives = _lineage_to_json(lineage)
-            whole = {**context_to_json(record), **relatives, "turns": turns, "messages": messages}
-            terminal.raw_line(json_line(whole))
-            return 0
-        terminal.line(_context_line(record))
-        if (wait := waiting_line(context_to_json(record))) is not None:
-            terminal.line(wait)
-        for line in _lineage_lines(lineage):
-            terminal.line(line)
-        shown = 0
-        turns_left = turns_of(stores, context_id)
-        async for message in messages_of(stores, context_id):
-            while shown < message.turn and (turn := await anext(turns_left, None)) is not None:
-                shown = turn.turn
-                if shown == message.turn:
-                    terminal.line(f"\n{turn_line(turn_to_json(turn))}")
-            show_message(terminal, message.position, message.message)
+    item = await place.context(context_id)
+    turns = place.turns(context_id)
+    if as_json:
+        whole = {
+            **item,
+            "turns": [turn async for turn in turns],
+            "messages": [one async for one in place.messages(context_id)],
+        }
+        terminal.raw_line(json_line(whole))
+        return 0
+    for line in (context_line(item), *_more_lines(item)):
+        terminal.line(line)
+    shown = 0
+    async for message in place.messages(context_id):
+        while shown < message["turn"] and (turn := await anext(turns, None)) is not None:
+            shown = turn["turn"]
+            if shown == message["turn"]:
+                terminal.line(f"\n{turn_line(turn)}")
+        show_message(terminal, message["position"], message_from_json(message["message"]))
     return 0
 
 
 async def search_contexts(
-    url: str | None, query: Sequence[str], *, as_json: bool, limit: int, **others: Any
+    place: Conversations, terminal: Terminal, *, query: Sequence[str], as_json: bool, **others: Any
 ) -> int:
     """
     Print the messages that have all words of *query*: a line each, or one JSON object.
 
     Raises:
-        ValueRefused: An argument is invalid; see `ContextIndex.search`, which takes *others*.
+        ValueRefused: An argument is invalid; see `Conversations.search`, which takes *others*.
     """
-    place = url or default_url()
-    terminal = Terminal(quiet_out=True)
-    async with existing(place) as stores:
-        with _naming_after():
-            page = await stores.contexts.search(" ".join(query), limit=limit, **others)
-    items = [asdict(hit) for hit in page.items]
-    show_hits(terminal, items, page.next, shown_place(place), as_json=as_json)
+    with _naming_after():
+        page = await place.search(" ".join(query), **others)
+    if as_json:
+        terminal.raw_line(json_line({"items": page["items"], "next": page["next"]}))
+        return 0
+    for hit in page["items"]:
+        said = " ".join(hit["snippet"].split())
+        terminal.line(f"{hit['context_id']} {hit['position']} {hit['role']}: {said}")
+    if not page["items"]:
+        terminal.notice(f"No message has these words {place.where}.")
+    elif page["next"] is not None:
+        terminal.notice(f"More with --after {page['next']}")
     return 0
 
 
-def show_hits(
-    terminal: Terminal,
-    items: Sequence[Mapping[str, Any]],
-    following: str | None,
-    place: str,
-    *,
-    as_json: bool,
-) -> None:
-    """Print what a search in *place* has found; *following* is where the next page begins."""
-    if as_json:
-        terminal.raw_line(json_line({"items": items, "next": following}))
-        return
-    for hit in items:
-        said = " ".join(hit["snippet"].split())
-        terminal.line(f"{hit['context_id']} {hit['position']} {hit['role']}: {said}")
-    if not items:
-        terminal.notice(f"No message has these words in {place}.")
-    elif following is not None:
-        terminal.notice(f"More with --after {following}")
-
-
 async def fork_context(
-    url: str | None, context_id: str, new_context_id: str, at: int | None, *, as_json: bool
+    place: Conversations,
+    terminal: Terminal,
+    *,
+    context_id: str,
+    new_context_id: str,
+    at: int | None,
+    as_json: bool,
 ) -> int:
     """
     Make a conversation that begins with the past of another one, and print it.
 
     Raises:
-        ContextNotFound: No conversation has this name.
-        StoreConflict: One has the new name.
-        ValueRefused: *at* is not the end of a turn.
+        LooopyError: See `Conversations.fork`.
     """
     check_context_id(context_id)
-    terminal = Terminal(quiet_out=True)
-    async with existing(url or default_url()) as stores:
-        made = await stores.journal.fork(context_id, new_context_id, at=at)
+    made = await place.fork(context_id, new_context_id, at=at)
     if as_json:
-        terminal.raw_line(json_line(context_to_json(made)))
+        terminal.raw_line(json_line(made))
     else:
-        terminal.line(_context_line(made))
+        terminal.line(context_line(made))
     return 0
-
-
-@dataclass(frozen=True, slots=True)
-class Past:
-    """The newest messages of a context, oldest first, and why its last turn failed, if it did."""
-
-    messages: Sequence[Message] = ()
-    failure: str | None = None
-
-
-async def read_past(url: str, context_id: str, limit: int) -> Past:
-    """The newest messages, at most *limit*; makes no database."""
-    if not _exists(url):
-        return Past()
-    async with open_stores(url) as stores:
-        record = await stores.state.load(context_id)
-        if record is None:
-            return Past()
-        recent = await stores.messages.recent(context_id, limit=limit)
-        failure = record.state.error[1] if record.state.error is not None else None
-        return Past([r.message for r in recent], failure)
-
-
-async def newest_contexts(url: str, limit: int) -> list[str]:
-    """
-    A line for each of the conversations that were active last.
-
-    Raises:
-        ConfigurationError: There is no database that is kept.
-    """
-    async with existing(url) as stores:
-        page = await stores.contexts.list(limit=limit)
-    return [_context_line(record) for record in page.items]
-
-
-async def has_context(url: str, context_id: str) -> bool:
-    """
-    True if a conversation has this name; makes no database.
-
-    Raises:
-        ValueRefused: No conversation can have it.
-    """
-    check_context_id(context_id)
-    if not _exists(url):
-        return False
-    async with open_stores(url) as stores:
-        return await stores.state.load(context_id) is not None
-
-
-async def owner_is_seen(url: str, context_id: str) -> bool:
-    """True if the owner of a context is seen to run on this host."""
-    async with open_stores(url) as stores:
-        record = await stores.state.load(context_id)
-        return record is not None and record.holder is not None and provably_alive(record.holder)
-
-
-def _exists(url: str) -> bool:
-    """True if there may be something to read: an existing file, or a server, which knows better."""
-    from looopy.stores.sql.sqlite.connection import sqlite_path
-
-    if url.startswith("sqlite"):
-        return sqlite_path(url).exists()
-    return not url.startswith("memory:")
-
-
-@asynccontextmanager
-async def existing(url: str) -> AsyncIterator[Stores]:
-    """The stores of a database that is there; none is made or changed."""
-    if url.startswith("memory:"):
-        raise ConfigurationError("name a database that is kept: --db sqlite:///path/to/file.db")
-    if not _exists(url):
-        raise ConfigurationError(
-            f"there is no database at {shown_place(url)}: `looopy chat` makes one, --db names"
-            " another"
-        )
-    async with open_stores(url, migrate=False) as stores:
-        yield stores
 
 
 @contextmanager
@@ -305,23 +197,17 @@ def _budget(item: Mapping[str, Any]) -> str:
     return "its budget"
 
 
-def waiting_line(item: Mapping[str, Any]) -> str | None:
-    """The whole sentence about the budget that has no room; `None` if none is waited for."""
-    wait = item["waits_for"]
-    return None if wait is None else f"turn {item['interrupted_turn']} waits: {wait}"
-
-
-def _context_line(record: ContextRecord) -> str:
-    item = {**context_to_json(record), "tags": record.tags, "owner": record.owner_actor}
-    return context_line(item)
-
-
-def _lineage_lines(lineage: Lineage) -> Iterator[str]:
-    if lineage.parent is not None:
-        name = lineage.parent.context_id or "a conversation that is gone"
-        yield f"forked from {name} at {lineage.parent.at}"
-    for fork in lineage.forks:
-        yield f"fork {fork.context_id} at {fork.at}"
+def _more_lines(item: Mapping[str, Any]) -> Iterator[str]:
+    """The budget that has no room, open questions, and relatives, where there are any."""
+    if item["waits_for"] is not None:
+        yield f"turn {item['interrupted_turn']} waits: {item['waits_for']}"
+    for request in item["pending"]:
+        yield f"{request['tool_name']} waits for an answer: {request['request_id']}"
+    if (parent := item.get("parent")) is not None:
+        name = parent["context_id"] or "a conversation that is gone"
+        yield f"forked from {name} at {parent['at']}"
+    for fork in item.get("forks", ()):
+        yield f"fork {fork['context_id']} at {fork['at']}"
 
 
 def turn_line(item: Mapping[str, Any]) -> str:
@@ -364,14 +250,3 @@ def show_message(terminal: Terminal, position: int, message: Message) -> None:
 
 def _time(moment: str) -> str:
     return f"{datetime.fromisoformat(moment).astimezone():%Y-%m-%d %H:%M:%S}"
-
-
-# --- for programs ------------------------------------------------------------------------------
-
-
-def _lineage_to_json(lineage: Lineage) -> dict[str, Any]:
-    parent = lineage.parent
-    return {
-        "parent": None if parent is None else {"context_id": parent.context_id, "at": parent.at},
-        "forks": [{"context_id": fork.context_id, "at": fork.at} for fork in lineage.forks],
-    }

@@ -10,7 +10,7 @@ import argparse
 import importlib
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 FAILED = 1
@@ -127,7 +127,7 @@ def _add_chat(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         action="store_true",
         help="continue an interrupted or failed turn first, without asking",
     )
-    chat.set_defaults(run=_command("chat", "chat", on_server="chat"))
+    chat.set_defaults(run=_command("chat", "chat"))
 
 
 def _message(text: str) -> str:
@@ -205,7 +205,7 @@ def _add_contexts(commands: argparse._SubParsersAction[argparse.ArgumentParser])
         action.add_argument(
             "--json", dest="as_json", action="store_true", help="print one JSON object"
         )
-        action.set_defaults(run=_command("contexts", function, on_server="contexts"))
+        action.set_defaults(run=_on_place("contexts", function))
     _add_speaking(actions)
     requests = actions.add_parser(
         "requests",
@@ -220,7 +220,7 @@ def _add_contexts(commands: argparse._SubParsersAction[argparse.ArgumentParser])
     requests.add_argument(
         "--json", dest="as_json", action="store_true", help="print one JSON object"
     )
-    requests.set_defaults(run=_command("contexts", "list_requests", on_server="contexts"))
+    requests.set_defaults(run=_on_place("turns", "list_requests", of_server=True))
     _add_archives(actions)
 
 
@@ -249,7 +249,7 @@ def _add_speaking(actions: argparse._SubParsersAction[argparse.ArgumentParser]) 
     table = {
         follow: "follow_context",
         send: "send_message",
-        go_on: "continue_turn",
+        go_on: "send_message",
         approve: "approve_call",
         deny: "deny_call",
         answer: "answer_request",
@@ -261,7 +261,7 @@ def _add_speaking(actions: argparse._SubParsersAction[argparse.ArgumentParser]) 
             action.add_argument(
                 "request_id", nargs="?", metavar="REQUEST_ID", help="the only one by default"
             )
-        action.set_defaults(run=_command("contexts", function, on_server="contexts"))
+        action.set_defaults(run=_on_place("turns", function, of_server=True))
     follow.add_argument(
         "--after", type=int, metavar="SEQ", help="begin behind this event; 0 is the beginning"
     )
@@ -426,9 +426,9 @@ def _add_erasing(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -
             "--json", dest="as_json", action="store_true", help="print one JSON object"
         )
     _add_place(delete)
-    delete.set_defaults(run=_command("erasing", "delete_contexts", on_server="contexts"))
+    delete.set_defaults(run=_on_place("erasure", "delete_contexts"))
     retain.add_argument("--db", dest="url", metavar="URL", help=_DB_HELP)
-    retain.set_defaults(run=_command("erasing", "retain_contexts"))
+    retain.set_defaults(run=_command("erasure", "retain_contexts"))
 
 
 def _add_usage(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -502,8 +502,8 @@ def _add_budget(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
             _add_place(show)
         else:
             action.add_argument("--db", dest="url", metavar="URL", help=_DB_HELP)
-        there = "budget" if action is show else None
-        action.set_defaults(run=_command("budget", function, on_server=there))
+        run = _on_place if action is show else _command
+        action.set_defaults(run=run("budget", function))
 
 
 def _day(text: str) -> Any:
@@ -516,10 +516,10 @@ def _day(text: str) -> Any:
 
 
 def _late(name: str) -> Callable[[str], Any]:
-    """The function *name* of `looopy.cli.erasing`, which is imported when it is called."""
+    """The function *name* of `looopy.cli.erasure`, which is imported when it is called."""
 
     def read(text: str) -> Any:
-        return getattr(importlib.import_module("looopy.cli.erasing"), name)(text)
+        return getattr(importlib.import_module("looopy.cli.erasure"), name)(text)
 
     return read
 
@@ -683,35 +683,54 @@ def _add_db(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 # --- the commands ------------------------------------------------------------------------------
 
 
-def _command(module: str, name: str, *, on_server: str | None = None) -> Callable[..., int]:
-    """
-    The function *name* of `looopy.cli.MODULE`, which is imported when the command runs.
-
-    Args:
-        on_server: The module of `looopy.cli.remote` that has it for a server. One function may be
-            there alone.
-    """
+def _command(module: str, name: str) -> Callable[..., int]:
+    """The function *name* of `looopy.cli.MODULE`, which is imported when the command runs."""
 
     def run(**options: Any) -> int:
-        place = module
-        if (options.get("url") or "").startswith(("http://", "https://")):
-            if on_server is None:
-                raise _configuration("this command takes a database, not a server")
-            place = f"remote.{on_server}"
-        elif "token" in options and options.pop("token") is not None:
-            raise _configuration("--token is for a server: --server http://HOST:PORT")
-        found = getattr(importlib.import_module(f"looopy.cli.{place}"), name, None)
-        if found is None:
-            raise _configuration("this command takes a server: --server http://HOST:PORT")
-        status = found(**options)
-        if isinstance(status, int):
-            return status
-        import asyncio  # not for `looopy --help`
+        from looopy.cli.conversations.opening import is_server
 
-        ended: int = asyncio.run(status)
-        return ended
+        found = getattr(importlib.import_module(f"looopy.cli.{module}"), name)
+        if "token" not in options and is_server(options.get("url")):
+            raise _configuration("this command takes a database, not a server")
+        status = found(**options)
+        return status if isinstance(status, int) else _finished(status)
 
     return run
+
+
+def _on_place(module: str, name: str, *, of_server: bool = False) -> Callable[..., int]:
+    """
+    The function *name* of `looopy.cli.MODULE`, which takes `Conversations` and a terminal.
+
+    Args:
+        of_server: A database has no such command.
+    """
+
+    def run(*, url: str | None, token: str | None, **options: Any) -> int:
+        from looopy.cli.conversations.opening import is_server, open_conversations
+        from looopy.cli.terminal import Terminal
+
+        if of_server and not is_server(url):
+            raise _configuration("this command takes a server: --server http://HOST:PORT")
+        if token is not None and not is_server(url):
+            raise _configuration("--token is for a server: --server http://HOST:PORT")
+        found = getattr(importlib.import_module(f"looopy.cli.{module}"), name)
+        terminal = Terminal(quiet_out=True)
+
+        async def work() -> int:
+            async with open_conversations(url, token, terminal) as place:
+                ended: int = await found(place, terminal, **options)
+                return ended
+
+        return _finished(work())
+
+    return run
+
+
+def _finished(work: Coroutine[Any, Any, int]) -> int:
+    import asyncio  # not for `looopy --help`
+
+    return asyncio.run(work)
 
 
 def _configuration(text: str) -> Exception:

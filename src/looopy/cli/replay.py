@@ -16,7 +16,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Final
 
-from looopy.cli.contexts import existing
+from looopy.cli.conversations.database import existing
 from looopy.cli.factories import load_factory
 from looopy.cli.paths import default_url
 from looopy.cli.render import counted, json_line

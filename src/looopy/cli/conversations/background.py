@@ -1,5 +1,5 @@
 """
-The connection to a server: the token of its user, and a client for code that blocks.
+A client of a server for code that blocks.
 
 A chat waits for a person in the main thread, where Ctrl-C arrives. So the client runs in the event
 loop of another thread, and puts whatever happens into one queue of news.
@@ -11,14 +11,12 @@ import asyncio
 import os
 import queue
 import threading
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar
-from urllib.parse import urlsplit
 
-from looopy.cli.terminal import Terminal
 from looopy.errors import ContextNotFound, LooopyError
 from looopy.types.event import AgentEvent, Event
 
@@ -27,9 +25,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _LOOK_S: Final = 1.0  # between two looks for a context that does not exist yet
-TOKEN: Final = "LOOOPY_TOKEN"  # noqa: S105 - the name of a variable
-LOCAL_TOKEN: Final = "LOOOPY_UI_TOKEN"  # noqa: S105 - as above
-_LOCAL: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,38 +36,6 @@ class Away:
 
 News: TypeAlias = AgentEvent | Away | LooopyError | None
 """An event; a change of the connection; the error that ended the events; a call that is done."""
-
-
-def token_for(url: str, given: str | None, env: Mapping[str, str] = os.environ) -> str | None:
-    """
-    The token for the server at *url*: the given one, or that of the environment.
-
-    The token that `looopy serve` takes from its environment is for this machine alone.
-    """
-    found = given or env.get(TOKEN)
-    if not found and _is_here(url):
-        found = env.get(LOCAL_TOKEN)
-    return found or None
-
-
-def connect(url: str, token: str | None, terminal: Terminal, **options: Any) -> Client:
-    """
-    A client of the server at *url*.
-
-    Raises:
-        ConfigurationError: The address or the token is unusable, or httpx is missing.
-    """
-    from looopy.server.client import Client
-
-    found = token_for(url, token)
-    client = Client(url, token=found, **options)
-    if found and not _is_here(url) and url.startswith("http:"):
-        terminal.notice("warning: http:// shows the token to the network between; use https://")
-    return client
-
-
-def _is_here(url: str) -> bool:
-    return urlsplit(url).hostname in _LOCAL
 
 
 class Background:

@@ -20,13 +20,13 @@ from typing import Any, Final, TypeVar
 from looopy.cli.asking import ask_about, is_over
 from looopy.cli.commands import Switch, command_in, run_command
 from looopy.cli.contexts import context_line
+from looopy.cli.conversations.background import Away, Background, News
+from looopy.cli.conversations.server import FIRST_S, connect, show_away
 from looopy.cli.main import DEFAULT_CONTEXT
 from looopy.cli.parent import end_with_parent
-from looopy.cli.remote.connection import Away, Background, News, connect
-from looopy.cli.remote.contexts import FIRST_S, tell_of
-from looopy.cli.remote.view import View
 from looopy.cli.render import PROMPT, show_history
 from looopy.cli.terminal import NewsCame, Terminal, edit_lines, one_line
+from looopy.cli.view import View
 from looopy.errors import (
     AgentBusy,
     CannotContinue,
@@ -56,7 +56,6 @@ def chat(
     model: str | None,
     messages: Sequence[str],
     as_json: bool,
-    agreed: bool,  # noqa: ARG001 - there is no download
     with_tools: bool,
     go_on: bool,
 ) -> int:
@@ -291,7 +290,7 @@ class _Talk:
                 return
             case Away():
                 self._away = one.error is not None
-                tell_of(self._terminal, one)
+                show_away(self._terminal, one.error)
                 return
             case LooopyError():
                 raise one

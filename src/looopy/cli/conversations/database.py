@@ -1,0 +1,223 @@
+"""
+The conversations in a database, read through its stores, page by page.
+
+No database is made, and only a fork, an erasure and a turn change one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from datetime import date
+from typing import TYPE_CHECKING, Any, Final, Unpack, cast
+
+from looopy.cli.conversations.base import Budgets, Conditions
+from looopy.cli.factories import load_factory
+from looopy.cli.paths import shown_place
+from looopy.errors import AgentBusy, ConfigurationError, ContextNotFound
+from looopy.server.host import AgentHost
+from looopy.server.items import context_to_json, hit_to_json, placed_to_json, turn_to_json
+from looopy.server.page.budgets import budget_items, limits_in
+from looopy.stores.accounts import held_calls, owners_of
+from looopy.stores.bundle import Stores
+from looopy.stores.contexts.spending import TENANT, Spent, account_of
+from looopy.stores.opening import open_stores
+from looopy.stores.pages import messages_of, turns_of
+from looopy.stores.records import ContextRecord
+from looopy.types.context import AuthContext
+
+if TYPE_CHECKING:
+    from looopy.server.client import ContextItem, ContextPage, HitPage, MessageItem, TurnItem
+
+_PAGE: Final = 200
+
+
+def exists(url: str) -> bool:
+    """True if there may be something to read: an existing file, or a server, which knows better."""
+    from looopy.stores.sql.sqlite.connection import sqlite_path
+
+    if url.startswith("sqlite"):
+        return sqlite_path(url).exists()
+    return not url.startswith("memory:")
+
+
+@asynccontextmanager
+async def existing(url: str) -> AsyncIterator[Stores]:
+    """The stores of a database that is there; none is made or changed."""
+    if url.startswith("memory:"):
+        raise ConfigurationError("name a database that is kept: --db sqlite:///path/to/file.db")
+    if not exists(url):
+        raise ConfigurationError(
+            f"there is no database at {shown_place(url)}: `looopy chat` makes one, --db names"
+            " another"
+        )
+    async with open_stores(url, migrate=False) as stores:
+        yield stores
+
+
+@asynccontextmanager
+async def open_database(url: str) -> AsyncIterator[StoredConversations]:
+    """The conversations of the database at *url*, which has to exist."""
+    async with existing(url) as stores:
+        yield StoredConversations(stores, url)
+
+
+class StoredConversations:
+    """
+    All conversations of a database, whoever owns them; see `Conversations`.
+
+    Args:
+        url: The address of *stores*.
+    """
+
+    whose = ""
+
+    def __init__(self, stores: Stores, url: str) -> None:
+        self._stores = stores
+        self.where = f"in {shown_place(url)}"
+
+    async def contexts(
+        self,
+        *,
+        after: str | None = None,
+        limit: int | None = None,
+        **conditions: Unpack[Conditions],
+    ) -> ContextPage:
+        """See `Conversations`."""
+        most = _PAGE if limit is None else min(_PAGE, limit)
+        page = await self._stores.contexts.list(**conditions, after=after, limit=most)
+        return {"items": [_item(record) for record in page.items], "next": page.next}
+
+    async def context(self, context_id: str) -> ContextItem:
+        """See `Conversations`."""
+        record = await self._stores.state.load(context_id)
+        if record is None:
+            raise ContextNotFound(f"there is no conversation {context_id!r} {self.where}")
+        lineage = await self._stores.journal.lineage(context_id)
+        parent = lineage.parent
+        relatives = {
+            "parent": parent and {"context_id": parent.context_id, "at": parent.at},
+            "forks": [{"context_id": fork.context_id, "at": fork.at} for fork in lineage.forks],
+        }
+        return cast("ContextItem", {**_item(record), **relatives})
+
+    async def turns(self, context_id: str) -> AsyncIterator[TurnItem]:
+        """See `Conversations`."""
+        async for turn in turns_of(self._stores, context_id):
+            yield cast("TurnItem", turn_to_json(turn))
+
+    async def messages(self, context_id: str) -> AsyncIterator[MessageItem]:
+        """See `Conversations`."""
+        async for message in messages_of(self._stores, context_id):
+            yield cast("MessageItem", placed_to_json(message))
+
+    async def search(
+        self,
+        query: str,
+        *,
+        context_id: str | None = None,
+        after: str | None = None,
+        limit: int | None = None,
+        owner: str | None = None,
+    ) -> HitPage:
+        """See `Conversations`."""
+        page = await self._stores.contexts.search(
+            query, context_id=context_id, owner=owner, after=after, limit=limit or _PAGE
+        )
+        return cast("HitPage", {"items": [hit_to_json(h) for h in page.items], "next": page.next})
+
+    async def fork(
+        self, context_id: str, new_context_id: str, *, at: int | None = None
+    ) -> ContextItem:
+        """See `Conversations`."""
+        return _item(await self._stores.journal.fork(context_id, new_context_id, at=at))
+
+    async def erase(
+        self, context_id: str, *, force: bool = False, keep_backups: bool = False
+    ) -> Mapping[str, Any]:
+        """See `Conversations`."""
+        erase = self._stores.contexts.erase
+        return asdict(await erase(context_id, force=force, keep_backups=keep_backups))
+
+    async def erase_person(
+        self, person: str, *, force: bool = False, keep_backups: bool = False
+    ) -> Mapping[str, Any]:
+        """See `Conversations`."""
+        erase = self._stores.contexts.erase_person
+        try:
+            return asdict(await erase(person, force=force, keep_backups=keep_backups))
+        except AgentBusy as error:
+            said = error.message.replace("force=True", "--force")
+            raise AgentBusy(said, turn=error.turn) from None
+
+    # --- budgets -------------------------------------------------------------------------------
+
+    async def budgets(
+        self, *, owner: str | None, tenant: str | None, day: date | None, factory: str | None
+    ) -> Budgets:
+        """See `Conversations`."""
+        stores = self._stores if tenant is None else self._stores.for_tenant(tenant)
+        host = None if factory is None else AgentHost(load_factory(factory), stores)
+        accounts = await _accounts(stores, owner, day)
+        contexts = await _newest_of(stores, list(accounts), owner)
+        rows = []
+        for account, sums in accounts.items():
+            limits = {}
+            if host is not None and (record := _configured(contexts, account)) is not None:
+                auth = AuthContext(record.owner_actor) if record.owner_actor else None
+                agent = await host.sample(record.context_id, auth)
+                limits = limits_in(agent, record.owner_actor, account)
+            who = _who(account, contexts.get(account), owner)
+            rows += [{**who, **item} for item in budget_items(sums, limits, day)]
+        dead = [call for call in await held_calls(stores) if call.is_stuck]
+        return Budgets(sorted(rows, key=_order), host is not None, len(dead))
+
+
+def _item(record: ContextRecord) -> ContextItem:
+    more = {"owner": record.owner_actor, "tags": list(record.tags), "last_seq": record.last_seq}
+    return cast("ContextItem", {**context_to_json(record), **more})
+
+
+async def _accounts(
+    stores: Stores, owner: str | None, day: date | None
+) -> dict[str, Sequence[Spent]]:
+    if owner is not None:
+        account = account_of(owner)
+        return {account: await stores.spending.spent(account, day=day)}
+    found: dict[str, Sequence[Spent]] = {}
+    while page := await stores.spending.accounts(
+        day=day, after=max(found, default=""), limit=_PAGE
+    ):
+        found.update(page)
+    return found
+
+
+async def _newest_of(
+    stores: Stores, accounts: Sequence[str], owner: str | None
+) -> dict[str, ContextRecord]:
+    """The last active context of each account that has one."""
+    if owner is None:
+        return await owners_of(stores, accounts)
+    page = await stores.contexts.list(owner=owner, limit=1)
+    return {account_of(owner): record for record in page.items}
+
+
+def _configured(contexts: Mapping[str, ContextRecord], account: str) -> ContextRecord | None:
+    """The context whose agent has the limits of an account."""
+    if account != TENANT:
+        return contexts.get(account)
+    return max(contexts.values(), key=lambda one: one.last_activity, default=None)
+
+
+def _who(account: str, record: ContextRecord | None, asked: str | None) -> dict[str, str | None]:
+    kind = "tenant" if account == TENANT else "owner"
+    if account == account_of(None):
+        kind = "no owner"
+    owner = asked if record is None else record.owner_actor
+    return {"account": kind, "owner": owner, "account_id": account}
+
+
+def _order(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The tenant first, then owners by name; those without a name come last."""
+    return row["account"] != "tenant", row["owner"] is None, row["owner"] or row["account_id"]

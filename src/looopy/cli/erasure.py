@@ -1,0 +1,169 @@
+"""`looopy contexts delete` and `retain`: erase conversations, and say what is gone."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import timedelta
+from typing import Any
+
+from looopy.cli.conversations.base import Conversations
+from looopy.cli.conversations.database import existing
+from looopy.cli.paths import default_url
+from looopy.cli.render import counted, json_line
+from looopy.cli.terminal import Terminal
+from looopy.errors import AgentBusy, ConfigurationError, ContextNotFound
+from looopy.stores.bundle import Stores
+from looopy.stores.rules import check_context_id
+
+_SHOWN = 20
+_HOURS = {"h": 1, "d": 24, "w": 7 * 24, "y": 365 * 24}
+_BYTES = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
+_KINDS = ("turns", "messages", "events", "artifacts", "inbox", "keys", "blobs", "bytes", "backups")
+
+
+def age(text: str) -> timedelta:
+    """A time span from text such as `90d`, or `ArgumentTypeError`."""
+    found = re.fullmatch(r"([0-9]{1,6})([hdwy])", text.strip().lower())
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an age: use 12h, 90d, 8w or 2y")
+    return timedelta(hours=int(found[1]) * _HOURS[found[2]])
+
+
+def size(text: str) -> int:
+    """A number of bytes from text such as `500MB`, or `ArgumentTypeError`."""
+    found = re.fullmatch(r"([0-9]{1,15})\s*([kmgt]?b|)", text.strip().lower())
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size: use 1000000, 500MB or 2GB")
+    return int(found[1]) * _BYTES[found[2] if found[2] != "b" else ""]
+
+
+async def delete_contexts(
+    place: Conversations,
+    terminal: Terminal,
+    *,
+    context_ids: Sequence[str],
+    person: str | None,
+    agreed: bool,
+    as_json: bool,
+    **options: bool,
+) -> int:
+    """
+    Erase conversations, or everything of a person.
+
+    A conversation that does not exist, or is busy, is an error line and the status 1. The others
+    are erased all the same, so that a second run ends the work of one that was killed.
+
+    Args:
+        options: See `Conversations.erase`.
+
+    Raises:
+        ConfigurationError: Neither is named, or both, or nobody can agree to it.
+    """
+    for name in context_ids:
+        check_context_id(name)
+    if bool(context_ids) == (person is not None):
+        raise ConfigurationError("name conversations, or a person with --person")
+    if person is not None:
+        if not (
+            agreed or agrees(terminal, f"Erase everything of {person!r} {place.where} for good?")
+        ):
+            return 1
+        _show(terminal, await place.erase_person(person, **options), as_json=as_json)
+        return 0
+    refused = []
+    there = []
+    for name in context_ids:
+        try:
+            there.append((await place.context(name))["context_id"])
+        except ContextNotFound:
+            refused.append(f"there is no conversation {name!r} {place.where}")
+    question = f"Erase {', '.join(there)} {place.where} for good?"
+    if there and not (agreed or agrees(terminal, question)):
+        return 1
+    found: list[Mapping[str, Any]] = []
+    try:
+        for name in there:
+            try:
+                found.append(await place.erase(name, **options))
+            except AgentBusy:
+                refused.append(f"a turn is running in {name!r}: wait for it, or pass --force")
+    finally:  # also if the place fails in between: these are gone
+        if found:
+            _show(terminal, _together(found), as_json=as_json)
+    for line in refused:
+        terminal.error(line)
+    return 1 if refused else 0
+
+
+async def retain_contexts(
+    url: str | None, *, agreed: bool, dry_run: bool, as_json: bool, **limits: Any
+) -> int:
+    """
+    Erase conversations that are too old, or too much.
+
+    Raises:
+        ConfigurationError: Neither age nor size is given, or nobody can agree to it.
+    """
+    if limits.get("older_than") is None and limits.get("larger_than") is None:
+        raise ConfigurationError("say what may go: --older-than AGE, or --larger-than SIZE")
+    terminal = Terminal(quiet_out=True)
+    async with existing(url or default_url()) as stores:
+        if not (dry_run or agreed) and not await _agrees_to(terminal, stores, limits):
+            return 1
+        found = await stores.contexts.retain(**limits, dry_run=dry_run)
+    _show(terminal, asdict(found), as_json=as_json)
+    return 0
+
+
+async def _agrees_to(terminal: Terminal, stores: Stores, limits: Mapping[str, Any]) -> bool:
+    would_go = await stores.contexts.retain(**limits, dry_run=True)
+    if not would_go.contexts:
+        return True
+    for line in _lines(asdict(would_go)):
+        terminal.notice(line)
+    return agrees(terminal, f"Erase {counted(would_go.contexts, 'conversation')} for good?")
+
+
+def agrees(terminal: Terminal, question: str) -> bool:
+    """
+    True if the person at the terminal says yes.
+
+    Raises:
+        ConfigurationError: There is no person.
+    """
+    if not terminal.has_person:
+        raise ConfigurationError("nobody is there to agree: pass --yes to erase without a question")
+    said = terminal.read_line(f"{question} [y/N] ") or ""
+    if said.strip().lower() in ("y", "yes"):
+        return True
+    terminal.notice("Nothing was erased.")
+    return False
+
+
+def _together(found: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    sums = {kind: sum(one[kind] for one in found) for kind in _KINDS if kind in found[0]}
+    ids = [name for one in found for name in one["context_ids"]]
+    return {**found[-1], **sums, "context_ids": ids}
+
+
+def _show(terminal: Terminal, found: Mapping[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        terminal.raw_line(json_line({"contexts": len(found["context_ids"]), **found}))
+        return
+    for line in _lines(found):
+        terminal.line(line)
+
+
+def _lines(found: Mapping[str, Any]) -> list[str]:
+    """The report for people: the ids, a table, and what is left."""
+    ids = found["context_ids"]
+    lines = [f"  {name}" for name in ids[:_SHOWN]]
+    if len(ids) > _SHOWN:
+        lines.append(f"  and {len(ids) - _SHOWN:,} more")
+    lines += [f"{kind:<10}{found[kind]:>15,}" for kind in _KINDS if found.get(kind)]
+    did = "Would erase" if found.get("dry_run") else "Erased"
+    lines.insert(0, f"{did} {counted(len(ids), 'conversation')}{':' if lines else '.'}")
+    return [*lines, *(f"kept the backup {copy}" for copy in found.get("backups_left", ()))]
