@@ -20,6 +20,7 @@ import threading
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
+from operator import is_
 from typing import Any, NoReturn, TypeVar, cast
 from weakref import WeakSet
 
@@ -35,6 +36,7 @@ from looopy.auth.secret_forms import (
     secrets_in,
 )
 from looopy.errors import LooopyError, ValueRefused
+from looopy.types.constructors import maker
 from looopy.types.context import AuthContext
 from looopy.types.message import (
     AssistantBlock,
@@ -89,26 +91,24 @@ class Redactor:
         free: True if it knows no secret, and changes nothing.
     """
 
-    __slots__ = ("__weakref__", "_least", "_secrets", "_suspects", "free")
+    __slots__ = ("__weakref__", "_least", "_secrets", "free")
 
     def __init__(self, auth_context: AuthContext | None = None) -> None:
         self.free = True
         self._secrets: dict[str | bytes, Secret] = {}
         self._least = sys.maxsize  # no shorter text holds a secret
-        self._suspects: list[tuple[str, Spelling]] | None = None  # made for the first long text
         if auth_context is not None:
             self.add(auth_context.credentials)
 
     def add(self, secret: Any) -> None:
         """Learn one more secret, such as the key of a call: text, bytes, or what holds them."""
-        for one in secrets_in(secret):
-            if one not in self._secrets:
-                known = self._secrets[one] = Secret(one)
-                self._least = min(self._least, known.least)
-                self._suspects = None
-                if self.free:
-                    self.free = False
-                    _watch(self)
+        new = secrets_in(secret).difference(self._secrets)
+        for one in new:
+            known = self._secrets[one] = Secret(one)
+            self._least = min(self._least, known.least)
+        if new and self.free:
+            self.free = False
+            _watch(self)
 
     def __repr__(self) -> str:
         return "<Redactor>"
@@ -127,10 +127,8 @@ class Redactor:
 
     def _suspected(self, low: str) -> list[Spelling]:
         """Those that may be in a text with these letters and digits."""
-        if self._suspects is None:
-            known = [one for secret in self._secrets.values() for one in secret.spellings()]
-            self._suspects = [(one.fragment, one) for one in known]
-        return [one for fragment, one in self._suspects if fragment in low]
+        secrets = self._secrets.values()
+        return [one for known in secrets for one in known.begun_in(low) if one.fragment in low]
 
     def value(self, value: T) -> T:
         """
@@ -268,10 +266,11 @@ class Redactor:
         return blocks if _same(found, blocks) else found
 
     def _answer(self, message: AssistantMessage) -> Sequence[AssistantBlock]:
-        found = [cast("AssistantBlock", self.block(block)) for block in message.content]
+        content = message.content
+        found = [cast("AssistantBlock", self.block(block)) for block in content]
         if found and message.stop_reason in _CUT:  # perhaps in the middle of a secret
-            found[-1] = self._without_end(message.content[-1], LEAST)
-        return message.content if _same(found, message.content) else tuple(found)
+            found[-1] = self._without_end(content[-1], LEAST)
+        return content if _same(found, content) else tuple(found)
 
     def block(self, block: Block) -> Block:
         """*block* without secrets."""
@@ -361,12 +360,7 @@ class Redactor:
         low = lowered(text)
         suspected: list[Spelling] = []
         for known in self._secrets.values():
-            heads, tails = known.beginnings
-            for head in heads:
-                if head in low:
-                    suspected += map(known.spelling, heads[head])
-            for tail in {low[-1:], low[-2:]} & tails.keys():
-                suspected += map(known.spelling, tails[tail])
+            suspected += known.begun_in(low, at_end=True)
         return search(text, suspected) if suspected else None
 
     def partial(self, partial: PartialMessage | None) -> PartialMessage | None:
@@ -422,39 +416,50 @@ class Deltas:
     is known not to.
     """
 
-    __slots__ = ("_held", "_redactor")
+    __slots__ = ("_held", "_partial", "_redactor", "_veiled")
 
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
         self._held: dict[int, str] = {}
+        self._partial: PartialMessage | None = None  # that of the newest event
+        self._veiled: PartialMessage | None = None
 
     def __call__(self, event: StreamEvent) -> Sequence[StreamEvent]:
         """The text to show for *event*; all such texts together are those of the block."""
         redactor, block = self._redactor, event.content_index
         if redactor.free:
             return (event,)
+        delta = event.delta
+        held = self._held.pop(block, "") if self._held else ""
         if event.type.endswith("_delta"):
-            shown, self._held[block] = redactor.split(self._held.get(block, "") + event.delta)
-            return (self._changed(event, shown),) if shown or not event.delta else ()
-        held = redactor.text(self._held.pop(block, ""))
-        ended = self._changed(event, redactor.text(event.delta))
+            shown, rest = redactor.split(held + delta)
+            if rest:
+                self._held[block] = rest
+            return (self._changed(event, shown),) if shown or not delta else ()
+        ended = self._changed(event, redactor.text(delta) if delta else delta)
         if not held or event.type not in _DELTA_OF:
             return (ended,)
-        last = replace(ended, type=_DELTA_OF[event.type], delta=held, tool_call=None)
+        last = _made(_DELTA_OF[event.type], block, redactor.text(held), ended.partial)
         return last, ended
 
     def _changed(self, event: StreamEvent, delta: str) -> StreamEvent:
-        """*event* with other text; `dataclasses.replace` would take most of the time."""
-        return StreamEvent(
+        """*event* with other text."""
+        if event.partial is not self._partial:
+            self._partial, self._veiled = event.partial, self._redactor.partial(event.partial)
+        call = event.tool_call
+        return _made(
             event.type,
             event.content_index,
             delta,
-            self._redactor.partial(event.partial),
-            self._redactor.value(event.tool_call),
+            self._veiled,
+            None if call is None else self._redactor.value(call),
             event.message,
             event.error,
             event.server_tool,
         )
+
+
+_made = maker(StreamEvent)
 
 
 class _Veiled:
@@ -493,7 +498,7 @@ def _masked(text: str, spans: Iterable[tuple[int, int]]) -> str:
 
 
 def _same(new: Iterable[object], old: Iterable[object]) -> bool:
-    return all(a is b for a, b in zip(new, old, strict=True))
+    return all(map(is_, new, old))
 
 
 def _said(error: BaseException) -> str:

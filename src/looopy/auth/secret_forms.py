@@ -60,10 +60,13 @@ def secrets_in(value: Any) -> set[str | bytes]:
 
 
 def _gather(value: Any, depth: int, found: set[str | bytes]) -> None:
-    if depth > _MAX_DEPTH or value is None:
-        return
     if isinstance(value, str):
         found |= _parts(value)
+    elif depth > _MAX_DEPTH or value is None:
+        return
+    elif isinstance(value, dict):  # the usual one
+        for part in value.values():
+            _gather(part, depth + 1, found)
     elif isinstance(value, (bytes, bytearray, memoryview)):
         if len(data := bytes(value)) >= LEAST:
             try:
@@ -80,7 +83,7 @@ def _gather(value: Any, depth: int, found: set[str | bytes]) -> None:
 
 def members_of(value: Any) -> list[Any]:
     """The parts of *value*, as far as they can be read without running its code."""
-    if isinstance(value, (dict, Mapping)):  # the first is quick
+    if isinstance(value, Mapping):
         return list(value.values())
     if isinstance(value, (list, tuple, set, frozenset)):
         return list(value)
@@ -94,13 +97,15 @@ def members_of(value: Any) -> list[Any]:
 def _parts(text: str) -> set[str]:
     """The secret itself, and what of a header or a URL is one when it stands alone."""
     text = text.strip()
-    scheme, space, token = text.partition(" ")
-    if space and len(token := token.lstrip()) >= LEAST and re.fullmatch(_SCHEME, scheme):
-        text = token
-    parts = {text}
-    for password in re.findall(_URL_LOGIN, text) if "://" in text else ():
-        parts |= {password, unquote(password)}
-    return {part for part in parts if len(part) >= LEAST}
+    if " " in text:
+        scheme, _, token = text.partition(" ")
+        if len(token := token.lstrip()) >= LEAST and re.fullmatch(_SCHEME, scheme):
+            text = token
+    parts = {text} if len(text) >= LEAST else set()
+    if "://" in text:
+        for password in re.findall(_URL_LOGIN, text):
+            parts |= {part for part in (password, unquote(password)) if len(part) >= LEAST}
+    return parts
 
 
 # --- how a secret is spelled ---------------------------------------------------------------------
@@ -114,7 +119,7 @@ class Secret:
         least: No text with fewer characters holds it.
     """
 
-    __slots__ = ("_beginnings", "_made", "data", "least", "text")
+    __slots__ = ("_heads", "_made", "_starts", "data", "least", "text")
 
     def __init__(self, secret: str | bytes) -> None:
         if isinstance(secret, str):
@@ -122,21 +127,23 @@ class Secret:
         else:
             self.text, self.data = secret.decode("latin-1"), secret
         self.least = len(self.text)
-        self._beginnings: tuple[Beginnings, Beginnings] | None = None
+        self._heads: Heads | None = None  # made for the first text
+        self._starts = ""
         self._made: dict[int, Spelling] = {}
 
-    @property
-    def beginnings(self) -> tuple[Beginnings, Beginnings]:
+    def begun_in(self, low: str, *, at_end: bool = False) -> list[Spelling]:
         """
-        Its heads and its tails, with the numbers of the spellings.
+        Its spellings that may begin in a text with these letters and digits; usually none.
 
-        A head is the letters and digits with which a spelling begins, at most 3 and in lower case;
-        "" if it begins with something else. A tail is the beginning of one, as the end of a text
-        that may go on as a spelling.
+        *at_end*: also those of which such a text may end in one or two letters or digits.
         """
-        if self._beginnings is None:
-            self._beginnings = _beginnings(self.data[:3], self.text[:3])
-        return self._beginnings
+        if self._heads is None:
+            self._heads, self._starts = _heads(self.data[:3], self.text[:3])
+        known = self._heads
+        found = [*filter(low.__contains__, known)]
+        if at_end and low and (f" {low[-1]}" in self._starts or f" {low[-2:]}" in self._starts):
+            found += [head for head in known if head.startswith((low[-1], low[-2:]))]
+        return [self.spelling(number) for head in found for number in known[head]] if found else []
 
     def spelling(self, number: int) -> Spelling:
         """One of its spellings."""
@@ -144,10 +151,6 @@ class Secret:
         if made is None:
             made = self._made[number] = Spelling(self.text, self.data, _KINDS[number])
         return made
-
-    def spellings(self) -> Iterator[Spelling]:
-        """All of them."""
-        return map(self.spelling, range(len(_KINDS)))
 
 
 class _Kind(NamedTuple):
@@ -205,38 +208,53 @@ def _in_base32(before: int) -> _Kind:
     return _Kind(letters, lowered)
 
 
+_HEX = ("", "0x", "x", "u00", "25")
 _KINDS = (
-    _Kind(lambda text, _: (text,)),
     # Only letters and digits count: "63 34", "63:34", "%63%34", "0x63, 0x34", "\x63\x34",
     # "&#x63;&#x34;", "\u0063\u0034", "%2563%2534".
-    *map(_in_hex, ("", "0x", "x", "u00", "25")),
+    *map(_in_hex, _HEX),
     _Kind(lambda _, data: ("".join(map(str, data)),), lowered),  # "[99, 52]", "&#99;&#52;"
     *map(_in_base64, range(3)),
     *map(_in_base32, range(5)),
+    _Kind(lambda text, _: (text,)),
 )
 
 _LETTERS = re.compile("[A-Za-z0-9]+")
 _PIECES = re.compile("[A-Za-z0-9]+|[^A-Za-z0-9]")
-Beginnings = Mapping[str, Sequence[int]]
+_HEADS = re.compile("^[A-Za-z0-9]{0,3}", re.MULTILINE)
+_BASE32 = string.ascii_lowercase + "234567"
+Heads = Mapping[str, Sequence[int]]
 
 
 @lru_cache(maxsize=256)
-def _beginnings(data: bytes, text: str) -> tuple[Beginnings, Beginnings]:
+def _heads(data: bytes, text: str) -> tuple[Heads, str]:
     """
-    The `Secret.beginnings` of a secret that begins like this.
+    The letters and digits with which the spellings of a secret begin, at most 3 and in lower case.
 
-    Three bytes decide them, and three bytes of a secret may outlive it. Tokens of one maker begin
-    alike.
+    Three bytes of the secret decide them, and three bytes of it may outlive it. Tokens of one maker
+    begin alike.
+
+    Returns:
+        The numbers of the spellings by their head, which is "" if a spelling begins with something
+        else; and all heads in one text, a space before each.
     """
+    # As `letters` of `_KINDS`, which takes ten times as long for so few bytes.
+    bits, digits = int.from_bytes(data, "big"), data.hex("x")
+    shifted = [(bits << skipped & 0xFFFFFF).to_bytes(3, "big") for skipped in (0, 4, 2)]
+    coded = base64.b64encode(b"".join(shifted)).decode()
+    of_base32 = [bits >> 9 - skipped for skipped in (0, 2, 4, 1, 3)]
+    begins = (
+        *(digits.replace("x", before) for before in _HEX),
+        "".join(map(str, data)),
+        *(coded[:4], coded[4:8], coded[8:]),
+        *(_BASE32[n >> 10 & 31] + _BASE32[n >> 5 & 31] + _BASE32[n & 31] for n in of_base32),
+        text,  # at the end: it may have several lines
+    )
     heads: dict[str, list[int]] = {}
-    tails: dict[str, list[int]] = {}
-    for number, kind in enumerate(_KINDS):
-        found = _LETTERS.match(kind.letters(text, data)[-1])
-        head = found[0][:3].lower() if found else ""
-        heads.setdefault(head, []).append(number)
-        for end in range(1, len(head)):
-            tails.setdefault(head[:end], []).append(number)
-    return heads, tails
+    found = _HEADS.findall("\n".join(begins))[: len(_KINDS)]
+    for number, head in enumerate(found):
+        heads.setdefault(head.lower(), []).append(number)
+    return heads, " " + " ".join(heads)
 
 
 class Spelling:
@@ -245,25 +263,19 @@ class Spelling:
 
     Attributes:
         view: See `_Kind`.
+        fragment: A part of the letters and digits of each text that spells the secret so, in lower
+            case; "" if no part is long enough to tell anything.
     """
 
-    __slots__ = ("_data", "_kind", "_sample", "_text", "view")
+    __slots__ = ("_data", "_kind", "_sample", "_text", "fragment", "view")
 
     def __init__(self, text: str, data: bytes, kind: _Kind) -> None:
         # Not the `Secret`, which holds this: in a cycle, it would outlive its turn.
         self._text, self._data = text, data
         self._kind, self.view = kind, kind.view
         self._sample = kind.letters(text[:_SAMPLE], data[:_SAMPLE])[-1]
-
-    @property
-    def fragment(self) -> str:
-        """
-        A part of the letters and digits of each text that spells it so, in lower case.
-
-        It is "" if no part is long enough to tell anything.
-        """
         longest = max(_LETTERS.findall(self._sample), key=len, default="")
-        return longest[:_FRAGMENT].lower() if len(longest) > 3 else ""
+        self.fragment = longest[:_FRAGMENT].lower() if len(longest) > 3 else ""
 
     def search(self, view: str, found: list[tuple[int, int]]) -> int:
         """
@@ -532,6 +544,8 @@ class _View:
         """The place in the text of character *number*; it is quick in ascending order."""
         if self._kept is None:
             return number
+        if number == len(self.chars) - 1:  # the end of a text may be the beginning of a secret
+            return max(map(self._text.rfind, {self.chars[-1], self.chars[-1].upper()}))
         if number < self._before:
             self._from = self._before = 0
         step = 4096

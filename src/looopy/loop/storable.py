@@ -105,7 +105,7 @@ def _mended(block: AssistantBlock) -> AssistantBlock:
 
 def _clean(turn: Turn, message: AssistantMessage) -> AssistantMessage:
     """The message without secrets, with storable text and call ids unique within the turn."""
-    message = turn.given.redactor.value(message)
+    message = cast("AssistantMessage", turn.given.redactor.message(message))
     blocks: list[AssistantBlock] = [_clean_block(turn, block) for block in message.content]
     changes: dict[str, Any] = {}
     if not all(new is old for new, old in zip(blocks, message.content, strict=True)):

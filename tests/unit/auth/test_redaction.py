@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, SecretBytes, SecretStr
 
 from looopy import AuthContext
+from looopy.auth import secret_forms
 from looopy.auth.redaction import Redactor
 from looopy.errors import ContextNotFound, LooopyError, RateLimited, ValueRefused
 from looopy.types.message import (
@@ -277,6 +278,23 @@ def test_text_without_a_fragment_of_a_long_secret_has_it_encoded_nowhere(monkeyp
     assert redactor.value(harmless.encode()) == harmless.encode()
     assert redactor.split("it ends in ey") == ("it ends in ", "ey")
     assert 0 < max(sizes) < 100
+
+
+@given(st.text(st.characters(codec="utf-8"), min_size=3, max_size=3))
+def test_heads_of_a_secret_are_the_beginnings_of_all_its_spellings(text):
+    """They are computed at once, without the spellings, because every text is searched for them."""
+    data = text.encode()[:3]
+    heads, _ = secret_forms._heads(data, text)
+    for number, kind in enumerate(secret_forms._KINDS):
+        begins = re.match("[A-Za-z0-9]{0,3}", kind.letters(text, data)[-1])[0].lower()
+        assert number in heads[begins]
+
+
+def test_place_of_the_last_character_that_a_view_keeps():
+    """In either case, and wherever other characters follow it."""
+    for text, last in (("a A-", 2), ("A a-", 2), ("7b", 1), ("\u00e9 K\u212a", 2)):
+        view = secret_forms._View(text, secret_forms.lowered)
+        assert view.place(len(view.chars) - 1) == last
 
 
 def test_bytes_that_are_no_text_are_found():
