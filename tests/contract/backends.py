@@ -1,5 +1,5 @@
 """
-Backends to run a contract on: `class TestLineOnSQLite(OnSQLite, LineContract)`.
+Backends to run a contract on: `globals().update(on_every_store("Line", LineContract))`.
 
 Both drivers of Postgres run the same statements, so most contracts run over psycopg in the long run
 alone. Each change runs the two whose values take many forms on the wire, messages and artifacts,
@@ -51,3 +51,22 @@ class OnPsycopg(OnPsycopgAlways):
     """The same in the long run."""
 
     pytestmark = pytest.mark.long
+
+
+def on_every_store(
+    name: str, *contracts: type, psycopg: type = OnPsycopg, **attributes: object
+) -> dict[str, type]:
+    """
+    The classes of a contract, `TestNAMEInMemory` to `TestNAMEOnPsycopg`, by their names.
+
+    Args:
+        name: The subject of the contract.
+        contracts: One or more, all in the same class.
+        psycopg: The last of the backends.
+        attributes: More attributes of each class.
+    """
+    backends = {"InMemory": InMemory, "OnSQLite": OnSQLite, "OnAsyncpg": OnAsyncpg}
+    return {
+        f"Test{name}{where}": type(f"Test{name}{where}", (backend, *contracts), attributes)
+        for where, backend in {**backends, "OnPsycopg": psycopg}.items()
+    }

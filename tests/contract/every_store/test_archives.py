@@ -5,26 +5,12 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from tests.contract.backends import InMemory, OnAsyncpg, OnPsycopg, OnSQLite
+from tests.contract.backends import on_every_store
 
 from looopy.stores import open_stores
 from looopy.testing.contracts.restore import RestoreContract, exported, fill, imported, told
 
-
-class TestRestoringInMemory(InMemory, RestoreContract):
-    """In dictionaries."""
-
-
-class TestRestoringOnSQLite(OnSQLite, RestoreContract):
-    """In a file, large parts in a folder."""
-
-
-class TestRestoringOnAsyncpg(OnAsyncpg, RestoreContract):
-    """On Postgres, over asyncpg."""
-
-
-class TestRestoringOnPsycopg(OnPsycopg, RestoreContract):
-    """On Postgres, over psycopg."""
+globals().update(on_every_store("Restoring", RestoreContract))
 
 
 class TestRestoringInPostgresAndAFolder(RestoreContract):

@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from tests.contract.backends import InMemory, OnAsyncpg, OnPsycopgAlways, OnSQLite
+from tests.contract.backends import OnPsycopgAlways, on_every_store
 
 from looopy.testing.contracts.artifact import ArtifactContentContract, ArtifactStoreContract
 
-
-class TestArtifactsInMemory(InMemory, ArtifactStoreContract, ArtifactContentContract):
-    """In dictionaries."""
-
-
-class TestArtifactsOnSQLite(OnSQLite, ArtifactStoreContract, ArtifactContentContract):
-    """In a file."""
-
-
-class TestArtifactsOnAsyncpg(OnAsyncpg, ArtifactStoreContract, ArtifactContentContract):
-    """On Postgres, over asyncpg."""
-
-
-class TestArtifactsOnPsycopg(OnPsycopgAlways, ArtifactStoreContract, ArtifactContentContract):
-    """On Postgres, over psycopg."""
+globals().update(
+    on_every_store(
+        "Artifacts", ArtifactStoreContract, ArtifactContentContract, psycopg=OnPsycopgAlways
+    )
+)

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 import psycopg
 import pytest
-from tests.contract.backends import InMemory, OnAsyncpg, OnPsycopg, OnSQLite
+from tests.contract.backends import on_every_store
 from tests.postgres import ask
 
 from looopy.stores.records import ContextState, EntryKind
@@ -27,21 +27,7 @@ from looopy.testing.contracts.turns import (
 )
 from looopy.types.message import StopReason
 
-
-class TestListingInMemory(InMemory, ContextIndexContract):
-    """In dictionaries."""
-
-
-class TestListingOnSQLite(OnSQLite, ContextIndexContract):
-    """In a file."""
-
-
-class TestListingOnAsyncpg(OnAsyncpg, ContextIndexContract):
-    """On Postgres, over asyncpg."""
-
-
-class TestListingOnPsycopg(OnPsycopg, ContextIndexContract):
-    """On Postgres, over psycopg."""
+globals().update(on_every_store("Listing", ContextIndexContract))
 
 
 @pytest.mark.parametrize("walk", ["all", "due"])
@@ -101,9 +87,7 @@ async def _many(stores):
             version = (await record_of(stores, name)).version
             await stores.state.save(name, {"n": n % 8, "s": 'a "quoted" é😀'}, version=version)
         if n % 8 == 5:
-            await stores.journal.post(
-                name, EntryKind.FOLLOW_UP, user("more"), actor_id=f"p{n % 3}"
-            )
+            await stores.journal.post(name, EntryKind.FOLLOW_UP, user("more"), actor_id=f"p{n % 3}")
 
 
 _CONDITIONS = (

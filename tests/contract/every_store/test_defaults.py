@@ -20,9 +20,7 @@ from looopy.testing.stores import (
     ArtifactContentContract,
     ArtifactStoreContract,
     ContextIndexContract,
-    InboxContract,
     JournalContract,
-    KeyContract,
     MessageStoreContract,
     SearchContract,
     StateStoreContract,
@@ -53,14 +51,6 @@ class TestState(OnDefaults, StateStoreContract):
 
 class TestJournal(OnDefaults, JournalContract):
     """`started_calls`."""
-
-
-class TestInbox(OnDefaults, InboxContract):
-    """Without a default."""
-
-
-class TestKeys(OnDefaults, KeyContract):
-    """Without a default."""
 
 
 class TestIndex(OnDefaults, ContextIndexContract):

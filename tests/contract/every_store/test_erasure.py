@@ -10,7 +10,7 @@ from datetime import timedelta
 import psycopg
 import pytest
 from tests import s3
-from tests.contract.backends import InMemory, OnAsyncpg, OnPsycopg, OnSQLite
+from tests.contract.backends import on_every_store
 from tests.postgres import as_driver
 
 from looopy.errors import StorageFull, StoreUnavailable
@@ -42,21 +42,7 @@ from looopy.testing.contracts.turns import (
 
 CANARY = "canary-7f3a"
 
-
-class TestErasureInMemory(InMemory, ErasureContract):
-    """In dictionaries."""
-
-
-class TestErasureOnSQLite(OnSQLite, ErasureContract):
-    """In a file, with large parts in a folder."""
-
-
-class TestErasureOnAsyncpg(OnAsyncpg, ErasureContract):
-    """On Postgres, over asyncpg."""
-
-
-class TestErasureOnPsycopg(OnPsycopg, ErasureContract):
-    """On Postgres, over psycopg."""
+globals().update(on_every_store("Erasure", ErasureContract))
 
 
 async def test_a_full_disk_says_how_to_erase_all_the_same(memory_stores, monkeypatch):
@@ -79,36 +65,9 @@ async def test_a_full_disk_says_how_to_erase_all_the_same(memory_stores, monkeyp
         assert refused.value.facts == {"outcome_known": True, "sqlstate": "53100"}
 
 
-class TestRedactionInMemory(InMemory, RedactionContract):
-    """In dictionaries."""
+globals().update(on_every_store("Redaction", RedactionContract))
 
-
-class TestRedactionOnSQLite(OnSQLite, RedactionContract):
-    """In a file."""
-
-
-class TestRedactionOnAsyncpg(OnAsyncpg, RedactionContract):
-    """On Postgres, over asyncpg."""
-
-
-class TestRedactionOnPsycopg(OnPsycopg, RedactionContract):
-    """On Postgres, over psycopg."""
-
-
-class TestRetentionInMemory(InMemory, RetentionContract):
-    """In dictionaries."""
-
-
-class TestRetentionOnSQLite(OnSQLite, RetentionContract):
-    """In a file."""
-
-
-class TestRetentionOnAsyncpg(OnAsyncpg, RetentionContract):
-    """On Postgres, over asyncpg."""
-
-
-class TestRetentionOnPsycopg(OnPsycopg, RetentionContract):
-    """On Postgres, over psycopg."""
+globals().update(on_every_store("Retention", RetentionContract))
 
 
 @pytest.fixture(scope="module")

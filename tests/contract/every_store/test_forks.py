@@ -5,27 +5,13 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 
-from tests.contract.backends import InMemory, OnAsyncpg, OnPsycopg, OnSQLite
+from tests.contract.backends import on_every_store
 
 from looopy.stores import open_stores
 from looopy.testing.contracts.fork import ForkContract
 from looopy.testing.contracts.turns import CONTEXT, user
 
-
-class TestForksInMemory(InMemory, ForkContract):
-    """In dictionaries."""
-
-
-class TestForksOnSQLite(OnSQLite, ForkContract):
-    """In a file."""
-
-
-class TestForksOnAsyncpg(OnAsyncpg, ForkContract):
-    """On Postgres, over asyncpg."""
-
-
-class TestForksOnPsycopg(OnPsycopg, ForkContract):
-    """On Postgres, over psycopg."""
+globals().update(on_every_store("Forks", ForkContract))
 
 
 def _blobs(path):

@@ -2,22 +2,8 @@
 
 from __future__ import annotations
 
-from tests.contract.backends import InMemory, OnAsyncpg, OnPsycopg, OnSQLite
+from tests.contract.backends import on_every_store
 
 from looopy.testing.contracts.inbox import InboxContract
 
-
-class TestInboxInMemory(InMemory, InboxContract):
-    """In dictionaries."""
-
-
-class TestInboxOnSQLite(OnSQLite, InboxContract):
-    """In a file."""
-
-
-class TestInboxOnAsyncpg(OnAsyncpg, InboxContract):
-    """On Postgres, over asyncpg."""
-
-
-class TestInboxOnPsycopg(OnPsycopg, InboxContract):
-    """On Postgres, over psycopg."""
+globals().update(on_every_store("Inbox", InboxContract))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from tests.contract.backends import InMemory, OnAsyncpg, OnPsycopg, OnSQLite
+from tests.contract.backends import on_every_store
 
 from looopy.stores import open_stores
 from looopy.stores.contexts.erasing import Terms
@@ -21,21 +21,7 @@ from looopy.testing.contracts.inner import (
     turn,
 )
 
-
-class TestInnerContextsInMemory(InMemory, InnerContextContract):
-    """In dictionaries."""
-
-
-class TestInnerContextsOnSQLite(OnSQLite, InnerContextContract):
-    """In a file."""
-
-
-class TestInnerContextsOnAsyncpg(OnAsyncpg, InnerContextContract):
-    """On Postgres, over asyncpg."""
-
-
-class TestInnerContextsOnPsycopg(OnPsycopg, InnerContextContract):
-    """On Postgres, over psycopg."""
+globals().update(on_every_store("InnerContexts", InnerContextContract))
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from tests.contract.backends import InMemory, OnAsyncpg, OnPsycopg, OnSQLite
+from tests.contract.backends import on_every_store
 
+from looopy.stores.memory.stores import MemoryBackend
 from looopy.stores.sql.driver import Query
 from looopy.stores.sql.statements import TABLES
 from looopy.testing.contracts.journal import JournalContract
 
 
-class SQLJournalContract(JournalContract):
-    """What is kept is looked for in the tables."""
+class KeepingJournalContract(JournalContract):
+    """Looks into the dictionaries, or the tables, for what is kept."""
 
     async def kept(self, stores):
-        """Every row of every table."""
+        """Every context with all that hangs on it, or every row of every table."""
+        backend = stores.journal.backend
+        if isinstance(backend, MemoryBackend):
+            return repr(backend.contexts)
 
         def work():
             found = []
@@ -21,24 +25,7 @@ class SQLJournalContract(JournalContract):
                 found += yield Query(f"SELECT * FROM {table}", {})
             return found
 
-        return repr(await stores.journal.backend.run(work, write=False))
+        return repr(await backend.run(work, write=False))
 
 
-class TestJournalInMemory(InMemory, JournalContract):
-    """In dictionaries."""
-
-    async def kept(self, stores):
-        """Every context with all that hangs on it."""
-        return repr(stores.journal.backend.contexts)
-
-
-class TestJournalOnSQLite(OnSQLite, SQLJournalContract):
-    """In a file."""
-
-
-class TestJournalOnAsyncpg(OnAsyncpg, SQLJournalContract):
-    """On Postgres, over asyncpg."""
-
-
-class TestJournalOnPsycopg(OnPsycopg, SQLJournalContract):
-    """On Postgres, over psycopg."""
+globals().update(on_every_store("Journal", KeepingJournalContract))

@@ -2,22 +2,8 @@
 
 from __future__ import annotations
 
-from tests.contract.backends import InMemory, OnAsyncpg, OnPsycopg, OnSQLite
+from tests.contract.backends import on_every_store
 
 from looopy.testing.contracts.key import KeyContract
 
-
-class TestKeysInMemory(InMemory, KeyContract):
-    """In dictionaries."""
-
-
-class TestKeysOnSQLite(OnSQLite, KeyContract):
-    """In a file."""
-
-
-class TestKeysOnAsyncpg(OnAsyncpg, KeyContract):
-    """On Postgres, over asyncpg."""
-
-
-class TestKeysOnPsycopg(OnPsycopg, KeyContract):
-    """On Postgres, over psycopg."""
+globals().update(on_every_store("Keys", KeyContract))

@@ -2,22 +2,8 @@
 
 from __future__ import annotations
 
-from tests.contract.backends import InMemory, OnAsyncpg, OnPsycopg, OnSQLite
+from tests.contract.backends import on_every_store
 
 from looopy.testing.contracts.line import LineContract
 
-
-class TestLineInMemory(InMemory, LineContract):
-    """In dictionaries."""
-
-
-class TestLineOnSQLite(OnSQLite, LineContract):
-    """In a file."""
-
-
-class TestLineOnAsyncpg(OnAsyncpg, LineContract):
-    """On Postgres, over asyncpg."""
-
-
-class TestLineOnPsycopg(OnPsycopg, LineContract):
-    """On Postgres, over psycopg."""
+globals().update(on_every_store("Line", LineContract))

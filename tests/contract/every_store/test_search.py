@@ -15,7 +15,7 @@ import psycopg
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.contract.backends import InMemory, OnAsyncpg, OnPsycopg, OnSQLite
+from tests.contract.backends import on_every_store
 from tests.postgres import PSYCOPG, as_driver
 
 from looopy._failpoints import arm
@@ -28,21 +28,7 @@ from looopy.testing.contracts.search import SearchContract
 from looopy.testing.contracts.turns import CONTEXT, user
 from looopy.types.message import UserMessage
 
-
-class TestSearchInMemory(InMemory, SearchContract):
-    """In dictionaries."""
-
-
-class TestSearchOnSQLite(OnSQLite, SearchContract):
-    """In a file."""
-
-
-class TestSearchOnAsyncpg(OnAsyncpg, SearchContract):
-    """On Postgres, over asyncpg."""
-
-
-class TestSearchOnPsycopg(OnPsycopg, SearchContract):
-    """On Postgres, over psycopg."""
+globals().update(on_every_store("Search", SearchContract))
 
 
 # --- where nothing can be written ---

@@ -6,7 +6,7 @@ import sqlite3
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 
-from tests.contract.backends import InMemory, OnAsyncpg, OnPsycopg, OnSQLite
+from tests.contract.backends import on_every_store
 
 from looopy.stores import open_stores
 from looopy.stores.contexts.spending import Allowance, Amount, Place, digest_of
@@ -14,21 +14,7 @@ from looopy.stores.rows.meta import to_us
 from looopy.stores.sql.sqlite import connection
 from looopy.testing.contracts.spending import SpendingContract
 
-
-class TestSpendingInMemory(InMemory, SpendingContract):
-    """In dictionaries."""
-
-
-class TestSpendingOnSQLite(OnSQLite, SpendingContract):
-    """In a file."""
-
-
-class TestSpendingOnAsyncpg(OnAsyncpg, SpendingContract):
-    """On Postgres, over asyncpg."""
-
-
-class TestSpendingOnPsycopg(OnPsycopg, SpendingContract):
-    """On Postgres, over psycopg."""
+globals().update(on_every_store("Spending", SpendingContract))
 
 
 async def test_old_sums_of_days_and_months_are_dropped(sqlite_file, monkeypatch):

@@ -2,22 +2,8 @@
 
 from __future__ import annotations
 
-from tests.contract.backends import InMemory, OnAsyncpg, OnPsycopg, OnSQLite
+from tests.contract.backends import on_every_store
 
 from looopy.testing.contracts.state import StateStoreContract
 
-
-class TestStateInMemory(InMemory, StateStoreContract):
-    """In dictionaries."""
-
-
-class TestStateOnSQLite(OnSQLite, StateStoreContract):
-    """In a file."""
-
-
-class TestStateOnAsyncpg(OnAsyncpg, StateStoreContract):
-    """On Postgres, over asyncpg."""
-
-
-class TestStateOnPsycopg(OnPsycopg, StateStoreContract):
-    """On Postgres, over psycopg."""
+globals().update(on_every_store("State", StateStoreContract))
