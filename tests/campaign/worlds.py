@@ -75,8 +75,8 @@ class Place:
         await self._opened.__aenter__()
         await self._opened.state.list(limit=1)
         heard = asyncio.Event()  # the first who listens for a while makes a connection that stays
-        bells = self._opened.journal.bells
-        with bells.listen(self._opened.tenant, "nobody", lambda _: heard.set()):
+        notifier = self._opened.journal.notifier
+        with notifier.listen(self._opened.tenant, "nobody", lambda _: heard.set()):
             if self._pool() is not None:
                 await heard.wait()
         return self

@@ -283,10 +283,10 @@ owner._host = lambda: ""
 
 async def test_a_turn_whose_process_cannot_be_seen_is_waited_for(looopy):
     """Between containers and off Linux only the lease tells that it was killed: then a question."""
-    site = looopy.home / "site"
-    site.mkdir()
-    (site / "sitecustomize.py").write_text(UNSEEN)
-    looopy.env["PYTHONPATH"] = os.pathsep.join([str(site), looopy.env.get("PYTHONPATH", "")])
+    app_context = looopy.home / "app_context"
+    app_context.mkdir()
+    (app_context / "sitecustomize.py").write_text(UNSEEN)
+    looopy.env["PYTHONPATH"] = os.pathsep.join([str(app_context), looopy.env.get("PYTHONPATH", "")])
     await _killed_in_a_wait(looopy, 1)
     session = await looopy.at_terminal("chat")
     await session.see("Turn 2 of this conversation runs in another process")

@@ -66,13 +66,13 @@ RequiredMessages = passing_on(BasicMessageStore, BasicMessageStore.required)
 RequiredState = passing_on(BasicStateStore, BasicStateStore.required)
 
 
-class RequiredJournal(passing_on(BasicJournal, set(BasicJournal.required) - {"bells"})):
-    """With bells, which the memory rings."""
+class RequiredJournal(passing_on(BasicJournal, set(BasicJournal.required) - {"notifier"})):
+    """With notifier, which the memory rings."""
 
     @property
-    def bells(self):
+    def notifier(self):
         """Those of the memory."""
-        return self.inner.bells
+        return self.inner.notifier
 
 
 WithTags = passing_on(BasicContextIndex, ("tag",))

@@ -40,10 +40,10 @@ from a2a.utils.errors import (
 
 from looopy import Agent, AuthContext, open_stores, tool
 from looopy.server import AgentHost, Limits, StaticTokens, a2a_api, create_app
+from looopy.server.app_context import AppContext
 from looopy.server.protocols.a2a.parts import data_part
 from looopy.server.protocols.a2a.routes import PATHS
 from looopy.server.protocols.a2a.wires import wired
-from looopy.server.site import Site
 from looopy.testing import ScriptedProvider, failure, text, tool_call
 from looopy.tools import RemoteAgent, request_input
 from looopy.tools.base import ToolContext
@@ -678,8 +678,8 @@ async def test_a_dead_process_leaves_no_task_working(tmp_path):
 async def test_the_paths_are_those_of_the_sdk():
     """A face has its paths before the SDK is imported."""
     async with open_stores("memory:") as stores, AgentHost(build, stores) as host:
-        site = Site(host, StaticTokens({}))
-        assert sorted(wired(site, {}, None)) == sorted(PATHS)
+        app_context = AppContext(host, StaticTokens({}))
+        assert sorted(wired(app_context, {}, None)) == sorted(PATHS)
 
 
 def test_the_sdk_is_imported_when_the_application_starts():

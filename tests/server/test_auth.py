@@ -331,8 +331,8 @@ async def test_an_application_tells_by_itself_who_asks():
         return found[0]
 
     async with serving() as (client, host):
-        site = client._transport.app.state.site
-        site.authenticate = authenticate
+        app_context = client._transport.app.state.context
+        app_context.authenticate = authenticate
         for expected in (401, 401):
             answer = await client.get("/contexts")
             assert answer.status_code == expected

@@ -147,7 +147,7 @@ async def test_a_download_waits_for_the_other_downloads_of_its_actor():
         first = await unread(address, b"/contexts/c/artifacts/a")
         await until(lambda: sum(counted().values()) == 4_000_000)
         waiting = asyncio.create_task(client.get("/contexts/c/artifacts/a"))
-        unread_now = client.app.state.site.unread
+        unread_now = client.app.state.context.unread
         await until(lambda: unread_now._freed._waiters)
         assert sum(counted().values()) == 4_000_000
         first.close()
@@ -191,5 +191,5 @@ async def test_an_abandoned_response_is_no_error_in_the_log(caplog):
 
 def host_unread(client):
     """The bytes that wait for their readers, by caller."""
-    unread_now = client.app.state.site.unread
+    unread_now = client.app.state.context.unread
     return lambda: dict(unread_now._held)

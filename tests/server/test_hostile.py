@@ -294,7 +294,7 @@ async def test_every_route_asks_who_it_is_and_where_it_is():
         "another scheme": f"Basic {token()}",
     }
     async with world_of() as world:
-        world.client._transport.app.state.site.authenticate = bearer()
+        world.client._transport.app.state.context.authenticate = bearer()
         requests = {route: named("c")[0] for route, named in TABLE.items()}
         requests |= {route: got(path)[0] for route, path in {**ALIKE, **LISTS}.items()}
         for route, (path, body, headers) in requests.items():
@@ -504,4 +504,4 @@ def test_a_stream_begins_at_a_place_or_is_refused():
 
         ask()
         assert seen == {200, 400}
-        assert world.client._transport.app.state.site.open_streams == 0
+        assert world.client._transport.app.state.context.open_streams == 0

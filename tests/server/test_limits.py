@@ -157,7 +157,7 @@ async def storing(world, number, owner):
         await ended(world, "c")
     filled = sum(one.bytes for one in await world.stores.contexts.sizes())
     await world.stores.artifacts.save("c", "art", b"x" * (number - 1 - filled))
-    world.app.state.site._quotas.freed("default")
+    world.app.state.context._quotas.freed("default")
     world.before = everything(world)
     return await say(world, "d")
 
@@ -356,7 +356,7 @@ OTHERS = {
     "looopy.server.gate.connections:_MOST_FILES": "of the process, not of a request",
     "looopy.server.gate.quotas:_MOST_TENANTS": "how many are remembered",
     "looopy.server.page.replays:_MOST_S": "test_replay_api: a prompt that waits",
-    "looopy.server.site:_MOST_CALLERS": "how many are remembered",
+    "looopy.server.app_context:_MOST_CALLERS": "how many are remembered",
     "looopy.server.sse:_MOST_FRAMES": "how many are remembered",
     "looopy.server.sse:_MOST_BYTES": "how many are remembered",
     "looopy.server.protocols.stdio:MAX_LINE_BYTES": "over stdio",

@@ -109,7 +109,7 @@ async def test_turns_at_once_are_counted_in_all_processes(tmp_path):
         assert (await begin(there, "a", EVE)).status_code == 202  # of another tenant
         go.set()
         for client, name, actor in ((here, "a", "ada"), (there, "b", "ada"), (here, "d", "ben")):
-            host = client._transport.app.state.site.host
+            host = client._transport.app.state.context.host
             async with host.agent(name, AuthContext(actor)) as agent:
                 await agent.wait_for_idle()
         assert (await begin(there, "c")).status_code == 202
@@ -130,14 +130,14 @@ async def test_stored_bytes_are_limited_until_something_is_erased():
     """Whatever adds to them is refused; reading and erasing are not, and others have their own."""
     limits = Limits(stored_bytes_per_tenant=20_000, stored_bytes_per_actor=10_000)
     async with serving(limits=limits) as (client, host):
-        site = client._transport.app.state.site
+        app_context = client._transport.app.state.context
         for name in ("c", "d"):
             answer = await client.post(f"/contexts/{name}/turns", json={"message": "x" * 3000})
             assert answer.status_code == 202
             async with host.agent(name, AuthContext("ada")) as agent:
                 await agent.wait_for_idle()
         await host.stores.artifacts.save("c", "art", b"y" * 5000)
-        site._quotas.freed("default")
+        app_context._quotas.freed("default")
         for path, body in (
             ("/contexts/e/turns", {"message": "Hi."}),
             ("/contexts/c/turns", {"message": "Hi."}),
@@ -162,7 +162,7 @@ async def test_stored_bytes_are_limited_until_something_is_erased():
         answer = await client.post("/contexts/e/turns", json={"message": "Hi."})
         assert answer.status_code == 202
         await host.stores.artifacts.save("b", "art", b"y" * 9000)
-        site._quotas.freed("default")
+        app_context._quotas.freed("default")
         answer = await client.post("/contexts/e/turns", json={"message": "Hi."})
         assert "this tenant has stored 2" in answer.text
 
@@ -180,7 +180,7 @@ async def test_there_is_room_again_after_each_way_to_erase(path):
         async with host.agent("c", AuthContext("ada")) as agent:
             await agent.wait_for_idle()
         await host.stores.artifacts.save("c", "art", b"y" * 10_000)
-        client._transport.app.state.site._quotas.freed("default")
+        client._transport.app.state.context._quotas.freed("default")
         assert (await client.post("/contexts/e/turns", json=said)).status_code == 429
         assert (await client.delete(path)).status_code in (200, 204)
         assert (await client.post("/contexts/e/turns", json=said)).status_code == 202
@@ -193,10 +193,10 @@ async def test_every_face_refuses_a_turn_beyond_a_limit():
     async with serving(limits=full, protocols=FACES) as (client, host):
         await host.stores.artifacts.save("old", "art", b"yy")
         for limits in (full, busy):
-            site = client._transport.app.state.site
-            site.limits, site._quotas = limits, Quotas(limits)
+            app_context = client._transport.app.state.context
+            app_context.limits, app_context._quotas = limits, Quotas(limits)
             if limits is busy:
-                site._quotas._beginning["default"] = {1: ("other", "ada")}
+                app_context._quotas._beginning["default"] = {1: ("other", "ada")}
             for path, (body, place) in BEGINNINGS.items():
                 answer = await client.post(path, json=body, headers={"A2A-Version": "1.0"})
                 assert answer.status_code == 429, path

@@ -25,11 +25,11 @@ from looopy import Agent, AuthContext, Stores, TurnContext, open_stores, tool
 from looopy.errors import ConfigurationError
 from looopy.server import PageTools
 from looopy.server.app import create_app
+from looopy.server.app_context import AppContext
 from looopy.server.host import AgentHost
 from looopy.server.protocols.responses.attempts import Attempt
 from looopy.server.protocols.responses.request import Asked
 from looopy.server.protocols.responses.routes import responses_api
-from looopy.server.site import Site
 from looopy.testing import ScriptedProvider, text, tool_call
 
 
@@ -281,8 +281,8 @@ async def test_a_client_brings_what_the_owner_allows() -> None:
             context_id, llm_provider=model, stores=stores, tools=tools, system_prompt=prompt
         )
 
-    def api(site: Site) -> Any:
-        return responses_api(site, allow=["instructions", "tools"])
+    def api(app_context: AppContext) -> Any:
+        return responses_api(app_context, allow=["instructions", "tools"])
 
     where = {"type": "function", "name": "where", "parameters": {"type": "object"}}
     brought: dict[str, Any] = {"tools": [where], "instructions": "Be brief."}

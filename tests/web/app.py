@@ -93,7 +93,7 @@ async def main(port: int, url: str, folder: Path) -> None:
         return Agent(context_id, llm_provider=model, tools=[add, pay], stores=stores)
 
     async with open_stores(url) as stores, AgentHost(build, stores) as host:
-        faces = [ag_ui_api, ai_sdk_api, lambda _site: pages(folder)]
+        faces = [ag_ui_api, ai_sdk_api, lambda _app_context: pages(folder)]
         app = create_app(host, authenticate=lambda _request: AuthContext("ada"), protocols=faces)
         config = uvicorn.Config(app, port=port, log_level="warning")
         await uvicorn.Server(config).serve()

@@ -31,7 +31,7 @@ from looopy.types.result import TurnResult
 from looopy.types.state import Outcome
 
 _PAGE = 500
-_SHOWN_S = 0.005  # after a bell, a turn of this process shows what it has just stored
+_SHOWN_S = 0.005  # after a notification, a turn of this process shows what it has just stored
 
 
 async def follow(

@@ -2,10 +2,10 @@
 The inbox of a running turn: messages for the model, and the request to stop.
 
 Any process may put an entry into the inbox of a context; the running turn takes it from the store.
-The turn knows when to read: each commit returns the head of the inbox, and a bell rings in between.
-An entry leaves the inbox in the commit that appends its message. So no taken message is ever lost,
-and no message is said twice. The store refuses the commit that would end the turn while there is
-news that the turn has not read.
+Each commit returns the head of the inbox, and a notification comes in between: these tell the turn
+when to read. An entry leaves the inbox in the commit that appends its message. So no taken message
+is ever lost, and no message is said twice. The store refuses the commit that would end the turn
+while there is news that the turn has not read.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class TurnInbox(Inbox):
         self._again = False
         self._looking: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._bell = ExitStack()
+        self._listening = ExitStack()
 
     @property
     def arrived(self) -> bool:
@@ -142,14 +142,16 @@ class TurnInbox(Inbox):
     # --- while the turn waits for a model or a tool ---
 
     def listen(self) -> None:
-        """From now on, read the inbox when the bell rings, and at regular intervals."""
-        bells = self._stores.journal.bells
-        self._bell.enter_context(bells.listen(self._stores.tenant, self._context_id, self._rung))
+        """From now on, read the inbox on notifications, and at regular intervals."""
+        notifier = self._stores.journal.notifier
+        self._listening.enter_context(
+            notifier.listen(self._stores.tenant, self._context_id, self._rung)
+        )
         self._later()
 
     def close(self) -> None:
         """Stop listening."""
-        self._bell.close()
+        self._listening.close()
         if self._timer is not None:
             self._timer.cancel()
         if self._looking is not None:
@@ -158,7 +160,7 @@ class TurnInbox(Inbox):
     def _later(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = after(self._stores.journal.bells.poll_s, partial(self._rung, inbox=True))
+        self._timer = after(self._stores.journal.notifier.poll_s, partial(self._rung, inbox=True))
 
     def _rung(self, inbox: bool) -> None:
         if not inbox or self._ending:
@@ -166,7 +168,7 @@ class TurnInbox(Inbox):
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._peek(), name="looopy inbox")
         else:
-            self._again = True  # the bell may be for an entry newer than those being read
+            self._again = True  # it may be about an entry newer than those being read
 
     async def _peek(self) -> None:
         """Read the head of the inbox; the turn reads the entries when it can use them."""

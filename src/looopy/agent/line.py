@@ -137,7 +137,7 @@ def _now() -> float:
 
 
 class Watch:
-    """Remembers that a bell has rung until the next `news()`."""
+    """Remembers a notification until the next `news()`."""
 
     def __init__(self, poll_s: float) -> None:
         self.poll_s = poll_s
@@ -148,7 +148,7 @@ class Watch:
         self._rung.set()
 
     async def news(self, at_most_s: float | None = None) -> None:
-        """Wait until the bell has rung since the last time, or until the next regular poll."""
+        """Wait for a notification since the last time, or for the next regular poll."""
         longest = self.poll_s if at_most_s is None else min(at_most_s, self.poll_s)
         try:
             async with asyncio.timeout(longest):
@@ -161,7 +161,7 @@ class Watch:
 @contextmanager
 def watching(stores: Stores, context_id: str, watch: Watch | None = None) -> Iterator[Watch]:
     """Let *watch*, or a new one, listen for the news of a context within the block."""
-    bells = stores.journal.bells
-    watch = watch or Watch(bells.poll_s)
-    with bells.listen(stores.tenant, context_id, watch.ring):
+    notifier = stores.journal.notifier
+    watch = watch or Watch(notifier.poll_s)
+    with notifier.listen(stores.tenant, context_id, watch.ring):
         yield watch

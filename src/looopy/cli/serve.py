@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from starlette.applications import Starlette
     from starlette.routing import BaseRoute
 
+    from looopy.server.app_context import AppContext, Routes
     from looopy.server.gate.auth import StaticTokens
     from looopy.server.gate.limits import Limits
     from looopy.server.host import AgentHost
     from looopy.server.protocols.a2a.push.options import PushNotifications
-    from looopy.server.site import Routes, Site
 
 PUSH_KEY: Final = "LOOOPY_PUSH_KEY"
 METRICS_TOKEN: Final = "LOOOPY_METRICS_TOKEN"  # noqa: S105 - the name of a variable
@@ -192,7 +192,7 @@ async def _run(app: Starlette, agents: AgentHost, listening: socket.socket, file
                 ends = max(min(ends, now + _CLOSING_S), now + _LAST_S)
                 with suppress(TimeoutError):
                     async with asyncio.timeout_at(ends):
-                        while app.state.site.open_streams:  # noqa: ASYNC110 - a server ends once
+                        while app.state.context.open_streams:  # noqa: ASYNC110 - a server ends once
                             await asyncio.sleep(0.02)
             finally:
                 AppStatus.should_exit = True  # ends the streams of all protocols
@@ -200,7 +200,7 @@ async def _run(app: Starlette, agents: AgentHost, listening: socket.socket, file
                 left = max(_LAST_S, ends - loop.time())
                 config.timeout_graceful_shutdown = left  # type: ignore[assignment] # not whole
 
-    config = ServerConfig(app, app.state.site.limits, files=files)
+    config = ServerConfig(app, app.state.context.limits, files=files)
     server = Server(config)
     await server.serve([listening])
     if not server.started:
@@ -285,12 +285,12 @@ def _routes_of(push: PushNotifications | None, named: Collection[str] | None) ->
     """
     from looopy import server
 
-    def optional(name: str, site: Site) -> Sequence[BaseRoute]:
+    def optional(name: str, app_context: AppContext) -> Sequence[BaseRoute]:
         if name == "a2a_api" and push is not None:
-            return server.a2a_api(site, push=push)
+            return server.a2a_api(app_context, push=push)
         try:
             routes: Routes = getattr(server, name)
-            return routes(site)
+            return routes(app_context)
         except (ModuleNotFoundError, MissingExtra):
             if named is not None:
                 raise

@@ -8,7 +8,7 @@ process stops. The protocols are thin layers above it. The room may import every
 - Agents: `host` (one live agent per context), `feed` (the events of one context, stored and
   passing, for any number of readers), `deciding` (approvals that another person than the owner may
   decide).
-- HTTP: `app` (the ASGI application), `api` (its paths), `site` (what they share), `items`
+- HTTP: `app` (the ASGI application), `api` (its paths), `app_context` (what they share), `items`
   (contexts, turns and messages as JSON), `openapi` (their description), `sse` (event streams),
   `download` (artifacts), `problems` and `codes` (errors on the wire), `metrics`.
 - `gate/`: who may come in, and how much of the server a caller may take.

@@ -24,6 +24,7 @@ from looopy.agent.agent import Agent
 from looopy.errors import LimitExceeded, LooopyError, ValueRefused
 from looopy.loop.incoming import as_user_message
 from looopy.replay.beside import message_of
+from looopy.server.app_context import AppContext
 from looopy.server.deciding import request_to_json
 from looopy.server.download import download, newest
 from looopy.server.gate.body import check_fields
@@ -44,7 +45,6 @@ from looopy.server.page.compact import CHOICES, compacted
 from looopy.server.page.replays import forked, name_beside, recorded, replayed
 from looopy.server.page.timeline import timeline
 from looopy.server.problems import Problem
-from looopy.server.site import Site
 from looopy.server.sse import LONG, EventStream, Frames, framed, json_bytes, place_of
 from looopy.stores.base import MessageStore
 from looopy.stores.pages import Portion
@@ -66,11 +66,11 @@ _Writer: TypeAlias = Callable[[AsyncGenerator[AgentEvent, None]], AsyncGenerator
 
 
 class _Api:
-    """The handlers, for one site."""
+    """The handlers, of one server."""
 
-    def __init__(self, site: Site) -> None:
-        self._site = site
-        self._host = site.host
+    def __init__(self, app_context: AppContext) -> None:
+        self._app_context = app_context
+        self._host = app_context.host
         self._frames = Frames()
 
     # --- turns ---------------------------------------------------------------------------------
@@ -85,7 +85,7 @@ class _Api:
         key = _key(request)
         async with (
             self._host.agent(context_id, auth, create=message is not None) as agent,
-            self._site.turn(auth, context_id, key),
+            self._app_context.turn(auth, context_id, key),
         ):
             turn = agent.execute_turn(
                 message,
@@ -99,7 +99,7 @@ class _Api:
             number = await turn.accepted()
         if view is not None:
             frames = write(while_valid(self._turn_events(context_id, auth, view), auth))
-            return EventStream(self._site, auth, frames)
+            return EventStream(self._app_context, auth, frames)
         return JSONResponse({"context_id": context_id, "turn": number}, 202)
 
     async def run_beside(self, request: Request) -> Response:
@@ -111,7 +111,7 @@ class _Api:
         asked = message_of(recording)
         name = name_beside(recording, auth, key)
         stores = self._host.stores_for(auth)
-        async with self._site.turn(auth, name, key):
+        async with self._app_context.turn(auth, name, key):
             made = await forked(stores, recording, name, again=key is not None)
             try:
                 async with self._host.agent(name, auth, create=False) as agent:
@@ -120,7 +120,7 @@ class _Api:
             except Exception:
                 if made:  # an empty fork is of no use
                     with suppress(LooopyError):
-                        await self._site.erase(name, auth)
+                        await self._app_context.erase(name, auth)
                 raise
         return JSONResponse({"context_id": name, "turn": number}, 202)
 
@@ -145,7 +145,7 @@ class _Api:
         expected = _number(body, "expected_turn")
         if key is not None and expected is None:
             raise _invalid("/expected_turn", "is missing: an idempotency key is for one turn")
-        await self._site.space(auth)
+        await self._app_context.space(auth)
         async with self._host.agent(record.context_id, auth, create=False) as agent:
             message = self._message(body)
             await tell(agent, message, auth, expected_turn=expected, idempotency_key=key)
@@ -161,7 +161,7 @@ class _Api:
 
     async def requests(self, request: Request) -> Response:
         """List the requests of others that the caller may decide: `GET /requests`."""
-        auth = await self._site.identify(request)
+        auth = await self._app_context.identify(request)
         page = await self._host.requests(
             auth, after=request.query_params.get("after"), limit=self._limit(request)
         )
@@ -174,7 +174,7 @@ class _Api:
         context_id, request_id = request.path_params["context_id"], body.get("request_id")
         if not isinstance(request_id, str):
             raise _invalid("/request_id", "must be text")
-        async with self._site.turn(auth, context_id):
+        async with self._app_context.turn(auth, context_id):
             try:
                 event = await self._host.decide(context_id, request_id, body.get("answer"), auth)
             except ValueRefused as error:
@@ -193,7 +193,7 @@ class _Api:
             raise _invalid("/new_context_id", "must be text")
         name = secrets.token_urlsafe(16) if name is None else name
         at = _number(body, "at")
-        await self._site.space(auth)
+        await self._app_context.space(auth)
         async with self._host.agent(record.context_id, auth, create=False) as agent:
             try:
                 await agent.fork(name, at=at)
@@ -225,31 +225,31 @@ class _Api:
         auth, body = await self._asked(request, ("keep_turns",))
         keep = _number(body, "keep_turns")
         async with self._host.agent(_name(request), auth, create=False) as agent:
-            await self._site.space(auth)
+            await self._app_context.space(auth)
             event = await agent.compact(1 if keep is None else keep)
         return JSONResponse({"event": None if event is None else event_to_json(event)})
 
     async def delete(self, request: Request) -> Response:
         """Erase a context: `DELETE /contexts/{id}`."""
-        auth = await self._site.identify(request)
-        await self._site.erase(_name(request), auth, force=_flag(request, "force"))
+        auth = await self._app_context.identify(request)
+        await self._app_context.erase(_name(request), auth, force=_flag(request, "force"))
         return Response(status_code=204)
 
     # --- reading -------------------------------------------------------------------------------
 
     async def events(self, request: Request) -> Response:
         """Follow the events: `GET /contexts/{id}/events`."""
-        auth = await self._site.identify(request)
+        auth = await self._app_context.identify(request)
         record = await self._known(request, auth)
         after, write = place_of(request, record.last_seq), self._writer(request)
         events = self._host.events(
             record.context_id, auth, after=record.last_seq if after is None else after
         )
-        return EventStream(self._site, auth, write(while_valid(events, auth)))
+        return EventStream(self._app_context, auth, write(while_valid(events, auth)))
 
     async def contexts(self, request: Request) -> Response:
         """List the caller's contexts: `GET /contexts`."""
-        auth = await self._site.identify(request)
+        auth = await self._app_context.identify(request)
         query = request.query_params
         try:
             page = await self._host.stores_for(auth).contexts.list(
@@ -270,7 +270,7 @@ class _Api:
 
     async def search(self, request: Request) -> Response:
         """Search the messages of the caller's contexts: `GET /search`."""
-        auth = await self._site.identify(request)
+        auth = await self._app_context.identify(request)
         query = request.query_params
         page = await self._host.stores_for(auth).contexts.search(
             query.get("query", ""),
@@ -283,19 +283,19 @@ class _Api:
 
     async def budget(self, request: Request) -> Response:
         """The caller's budget of a day and of its month: `GET /budget`."""
-        auth = await self._site.identify(request)
+        auth = await self._app_context.identify(request)
         name = request.query_params.get("context_id")
         record = None if name is None else await self._host.authorise(name, auth)
         return JSONResponse(await owner_budget(self._host, auth, record, _day(request)))
 
     async def context(self, request: Request) -> Response:
         """Describe a context: `GET /contexts/{id}`."""
-        auth = await self._site.identify(request)
+        auth = await self._app_context.identify(request)
         return JSONResponse(_item(await self._host.current(_name(request), auth)))
 
     async def messages(self, request: Request) -> Response:
         """List the messages: `GET /contexts/{id}/messages`."""
-        auth = await self._site.identify(request)
+        auth = await self._app_context.identify(request)
         record = await self._known(request, auth)
         limit, store = self._limit(request), self._host.stores_for(auth).messages
         most, hidden = _clip(request), _flag(request, "include_hidden")
@@ -305,10 +305,10 @@ class _Api:
             reading = _below(store, record.context_id, below, limit + 1, hidden=hidden)
         else:
             reading = _read(store, record.context_id, _after(request), limit + 1, hidden=hidden)
-        room = self._site.limits.page_bytes
+        room = self._app_context.limits.page_bytes
         said: list[bytes] = []
         upto: int | None = None
-        async with self._site.reading(auth), aclosing(reading) as messages:
+        async with self._app_context.reading(auth), aclosing(reading) as messages:
             async for one in messages:
                 if said and len(said) == limit:
                     break
@@ -329,7 +329,7 @@ class _Api:
 
     async def message(self, request: Request) -> Response:
         """One message, whole: `GET /contexts/{id}/messages/{position}`."""
-        auth = await self._site.identify(request)
+        auth = await self._app_context.identify(request)
         record = await self._known(request, auth)
         place = _whole(request.path_params["position"], "/position")
         found = await self._host.stores_for(auth).messages.records(
@@ -342,7 +342,7 @@ class _Api:
 
     async def turns(self, request: Request) -> Response:
         """List the turns: `GET /contexts/{id}/turns`."""
-        auth = await self._site.identify(request)
+        auth = await self._app_context.identify(request)
         record = await self._known(request, auth)
         limit, journal = self._limit(request), self._host.stores_for(auth).journal
         found = await journal.turns(record.context_id, after=_after(request), limit=limit + 1)
@@ -351,7 +351,7 @@ class _Api:
 
     async def inbox(self, request: Request) -> Response:
         """List the caller's messages that no turn has taken yet: `GET /contexts/{id}/inbox`."""
-        auth = await self._site.identify(request)
+        auth = await self._app_context.identify(request)
         record = await self._known(request, auth)
         limit, journal = self._limit(request), self._host.stores_for(auth).journal
         _, entries = await journal.inbox(record.context_id, after=_after(request))
@@ -360,7 +360,7 @@ class _Api:
 
     async def timeline(self, request: Request) -> Response:
         """A turn on an axis of time: `GET /contexts/{id}/turns/{turn}/timeline`."""
-        auth = await self._site.identify(request)
+        auth = await self._app_context.identify(request)
         record = await self._known(request, auth)
         stores = self._host.stores_for(auth)
         found = await timeline(stores, record.context_id, _turn(request), record.hidden)
@@ -370,13 +370,13 @@ class _Api:
         """Compare a turn with the present agent: `POST /contexts/{id}/turns/{turn}/replay`."""
         auth, body = await self._asked(request, ("ignore",))
         record, ignore = await self._known(request, auth), _texts(body, "ignore")
-        with self._site.replay(auth):
+        with self._app_context.replay(auth):
             recording = await recorded(self._host, auth, record, _turn(request))
             return JSONResponse(await replayed(self._host, auth, recording, ignore))
 
     async def artifacts(self, request: Request) -> Response:
         """List the newest version of each artifact: `GET /contexts/{id}/artifacts`."""
-        auth = await self._site.identify(request)
+        auth = await self._app_context.identify(request)
         record = await self._known(request, auth)
         limit, store = self._limit(request), self._host.stores_for(auth).artifacts
         after = request.query_params.get("after", "")
@@ -385,7 +385,7 @@ class _Api:
 
     async def artifact(self, request: Request) -> Response:
         """Download or describe an artifact: `GET /contexts/{id}/artifacts/{artifact_id}`."""
-        auth = await self._site.identify(request)
+        auth = await self._app_context.identify(request)
         record = await self._known(request, auth)
         name, store = request.path_params["artifact_id"], self._host.stores_for(auth).artifacts
         asked = request.query_params.get("version")
@@ -396,14 +396,14 @@ class _Api:
             found = await newest(store, record.context_id, name)
         else:
             found = await store.get(record.context_id, name, version)
-        return download(request, self._site, auth, record.context_id, found)
+        return download(request, self._app_context, auth, record.context_id, found)
 
     # --- inside --------------------------------------------------------------------------------
 
     async def _asked(self, request: Request, fields: Sequence[str]) -> tuple[AuthContext, _Body]:
         """The caller, and the body with none but these fields."""
-        auth = await self._site.identify(request)
-        body = await self._site.read_json(request)
+        auth = await self._app_context.identify(request)
+        body = await self._app_context.read_json(request)
         check_fields(body, fields)
         return auth, body
 
@@ -429,7 +429,7 @@ class _Api:
             message = as_user_message(parsed, may_be_none=False)
         except ValueRefused as error:
             raise ValueRefused(str(error), path=f"/message{error.path or ''}") from None
-        self._site.check_size(message, "/message")
+        self._app_context.check_size(message, "/message")
         return message
 
     def _writer(self, request: Request) -> _Writer:
@@ -447,16 +447,16 @@ class _Api:
     def _limit(self, request: Request) -> int:
         asked = request.query_params.get("limit")
         if asked is None:
-            return min(_PAGE, self._site.limits.page)
+            return min(_PAGE, self._app_context.limits.page)
         limit = _whole(asked, "/limit")
-        if not 1 <= limit <= self._site.limits.page:
-            raise _invalid("/limit", f"must be 1 to {self._site.limits.page}")
+        if not 1 <= limit <= self._app_context.limits.page:
+            raise _invalid("/limit", f"must be 1 to {self._app_context.limits.page}")
         return limit
 
 
-def routes(site: Site) -> Sequence[Route]:
+def routes(app_context: AppContext) -> Sequence[Route]:
     """The routes of the HTTP API."""
-    api = _Api(site)
+    api = _Api(app_context)
     one = "/contexts/{context_id}"
     table: list[tuple[str, str, Callable[[Request], Awaitable[Response]]]] = [
         ("GET", "/contexts", api.contexts),

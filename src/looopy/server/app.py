@@ -15,6 +15,7 @@ from starlette.routing import BaseRoute, Route
 
 from looopy.errors import LooopyError
 from looopy.server import api
+from looopy.server.app_context import AppContext, Authenticate, Routes
 from looopy.server.deciding import MayAnswer
 from looopy.server.gate.auth import LocalToken
 from looopy.server.gate.flow import Flow
@@ -24,7 +25,6 @@ from looopy.server.host import AgentHost
 from looopy.server.metrics import metrics_routes
 from looopy.server.openapi import description
 from looopy.server.problems import Problem, problem_response
-from looopy.server.site import Authenticate, Routes, Site
 
 
 def create_app(
@@ -45,9 +45,10 @@ def create_app(
     Args:
         authenticate: `authenticate(request)` returns the `AuthContext` of the caller, or `None`. It
             may be a coroutine function. By default a `LocalToken`: one person on this machine;
-            `app.state.site.authenticate.token` is the token.
+            `app.state.context.authenticate.token` is the token.
         limits: See `Limits`.
-        protocols: Functions `routes(site)` that return more routes; see `looopy.server.site`.
+        protocols: Functions `routes(app_context)` that return more routes; see
+            `looopy.server.app_context`.
         hosts: The names that `Host` may have, with or without a port; `*` for any.
         origins: The origins of web pages, besides the server's own, that may use it.
         metrics: Tells who may read `/metrics`, as *authenticate* does for the rest. By default the
@@ -57,21 +58,21 @@ def create_app(
             probes, the metrics and the *protocols* alone.
     """
     host.may_answer = may_answer or host.may_answer
-    site = Site(host, authenticate or LocalToken(), limits)
+    app_context = AppContext(host, authenticate or LocalToken(), limits)
 
     @contextlib.asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
         try:
             async with contextlib.AsyncExitStack() as running:
-                for make in site.background:
+                for make in app_context.background:
                     await running.enter_async_context(make())
                 yield
         finally:
-            await site.close()
+            await app_context.close()
             await host.aclose()
 
     async def ready(_request: Request) -> Response:
-        is_ready = not host.closed and not site.loading
+        is_ready = not host.closed and not app_context.loading
         return JSONResponse({"ready": is_ready}, 200 if is_ready else 503)
 
     async def alive(_request: Request) -> Response:
@@ -79,21 +80,21 @@ def create_app(
 
     async def described(request: Request) -> Response:
         servers = [{"url": request.scope.get("root_path") or "/"}]
-        return JSONResponse(description(site.limits) | {"servers": servers})
+        return JSONResponse(description(app_context.limits) | {"servers": servers})
 
-    own = [Route("/openapi.json", described), *api.routes(site)]
-    others = [route for protocol in protocols for route in protocol(site)]
+    own = [Route("/openapi.json", described), *api.routes(app_context)]
+    others = [route for protocol in protocols for route in protocol(app_context)]
     if not http_api:  # a protocol may need one path of it
-        own = [route for route in own if site.links_artifacts and route.path == api.ARTIFACT]
+        own = [route for route in own if app_context.links_artifacts and route.path == api.ARTIFACT]
     routes: list[BaseRoute] = [
         Route("/healthz", alive),
         Route("/readyz", ready),
-        *metrics_routes(site, metrics),
+        *metrics_routes(app_context, metrics),
         *own,
         *others,
     ]
     middleware = [
-        Middleware(Flow, send_s=site.limits.send_s, unread=site.unread),
+        Middleware(Flow, send_s=app_context.limits.send_s, unread=app_context.unread),
         Middleware(Guard, hosts=hosts, origins=origins),
     ]
     if origins:
@@ -113,7 +114,7 @@ def create_app(
         exception_handlers={LooopyError: _answer, HTTPException: _no_route},
     )
     app.router.redirect_slashes = False
-    app.state.site = site
+    app.state.context = app_context
     return app
 
 

@@ -15,8 +15,8 @@ from urllib.parse import quote
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
+from looopy.server.app_context import AppContext
 from looopy.server.problems import Problem
-from looopy.server.site import Site
 from looopy.stores.base import ArtifactStore
 from looopy.types.artifact import Artifact, ArtifactStatus
 from looopy.types.context import AuthContext
@@ -30,7 +30,7 @@ _RANGE: Final = re.compile(r"bytes=\s*(\d{0,18})-(\d{0,18})\s*", re.ASCII)
 
 
 def download(
-    request: Request, site: Site, auth: AuthContext, context_id: str, found: Artifact
+    request: Request, app_context: AppContext, auth: AuthContext, context_id: str, found: Artifact
 ) -> Response:
     """
     The response with the content of *found*.
@@ -38,7 +38,7 @@ def download(
     Raises:
         Problem: 416; the range is beyond its end.
     """
-    name, size, store = found.artifact_id, found.size, site.host.stores_for(auth).artifacts
+    name, size, store = found.artifact_id, found.size, app_context.host.stores_for(auth).artifacts
     kind = found.media_type.partition(";")[0].strip().lower()
     kind = kind if kind in _SHOWN else "application/octet-stream"
     headers = {
@@ -67,7 +67,7 @@ def download(
         content = _pieces(store, context_id, found, first, end)
     else:
         content = store.stream(context_id, name, version=found.version)
-    held = _held(site, auth, content, min(end - first, _PART))
+    held = _held(app_context, auth, content, min(end - first, _PART))
     return StreamingResponse(held, status, headers=headers, media_type=kind)
 
 
@@ -87,10 +87,10 @@ async def newest(store: ArtifactStore, context_id: str, name: str) -> Artifact:
 
 
 async def _held(
-    site: Site, auth: AuthContext, content: AsyncIterator[bytes], most: int
+    app_context: AppContext, auth: AuthContext, content: AsyncIterator[bytes], most: int
 ) -> AsyncGenerator[bytes, None]:
     """*content*, once the caller's other responses leave room for a piece of it."""
-    async with site.unread.room(site.caller(auth), most):
+    async with app_context.unread.room(app_context.caller(auth), most):
         async for piece in content:
             yield piece
 

@@ -16,21 +16,21 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from looopy.server.app_context import AppContext, Authenticate
 from looopy.server.gate.auth import LocalToken
 from looopy.server.problems import Problem
-from looopy.server.site import Authenticate, Site
 
 
-def metrics_routes(site: Site, readers: Authenticate | None) -> Sequence[BaseRoute]:
+def metrics_routes(app_context: AppContext, readers: Authenticate | None) -> Sequence[BaseRoute]:
     """
     The route, if somebody may read it.
 
     Args:
         readers: Tells who reads the metrics, as `authenticate` of `create_app`. `None`: the person
-            of the site's `LocalToken`; with another way to authenticate, nobody.
+            of the application's `LocalToken`; with another way to authenticate, nobody.
     """
-    if readers is None and isinstance(site.authenticate, LocalToken):
-        readers = site.authenticate
+    if readers is None and isinstance(app_context.authenticate, LocalToken):
+        readers = app_context.authenticate
     if readers is None:
         return ()
     admit = readers

@@ -20,8 +20,8 @@ from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from looopy.errors import LooopyError
+from looopy.server.app_context import AppContext
 from looopy.server.problems import Problem, problem_json, problem_of
-from looopy.server.site import Site
 from looopy.types.context import AuthContext
 from looopy.types.event import AgentEvent, TurnEnd, event_to_json
 from looopy.types.storable import MAX_INT
@@ -130,13 +130,17 @@ class EventStream(EventSourceResponse):
     """
     A response that streams frames until they end, or its reader leaves.
 
-    The site counts it while it runs. To leave it is to detach: it cancels no turn.
+    The application counts it while it runs. To leave it is to detach: it cancels no turn.
     """
 
     def __init__(
-        self, site: Site, auth: AuthContext, frames: AsyncGenerator[bytes, None], **headers: str
+        self,
+        app_context: AppContext,
+        auth: AuthContext,
+        frames: AsyncGenerator[bytes, None],
+        **headers: str,
     ) -> None:
-        limits = site.limits
+        limits = app_context.limits
         super().__init__(
             frames,
             headers=headers or None,
@@ -144,7 +148,9 @@ class EventStream(EventSourceResponse):
             sep="\n",
         )
         self._frames = frames
-        self._counted: Callable[[], AbstractContextManager[None]] = partial(site.stream, auth)
+        self._counted: Callable[[], AbstractContextManager[None]] = partial(
+            app_context.stream, auth
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Stream."""

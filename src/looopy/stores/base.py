@@ -14,7 +14,7 @@ from datetime import date, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
 from looopy.stores.contexts.spending import NOTHING, TENANT, Allowance, Amount, Held, Place, Spent
-from looopy.stores.notifier import Bells
+from looopy.stores.notifier import Notifier
 from looopy.stores.records import (
     ArtifactChange,
     Claim,
@@ -874,7 +874,7 @@ class Journal(Protocol):
     """The part of a store that a durable turn needs beside the three stores; see `Stores`."""
 
     @property
-    def bells(self) -> Bells:
+    def notifier(self) -> Notifier:
         """Rung when a context has changed, from any process."""
         ...
 

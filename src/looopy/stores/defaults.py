@@ -132,7 +132,7 @@ class BasicStateStore(_Complete, StateStore):
 class BasicJournal(_Complete, Journal):
     """
     Required: `commit`, `clear`, `compact`, `events`, `turns`, `turn_of_key`; for the inbox `post`,
-    `inbox`, `withdraw`, `ask_cancel`; and `bells`, which every write of the store rings.
+    `inbox`, `withdraw`, `ask_cancel`; and `notifier`, which every write of the store calls.
 
     `fork`, `rewind` and `undo_rewind` raise `ConfigurationError`; `ForkContract` is skipped for
     such a store.
@@ -140,7 +140,7 @@ class BasicJournal(_Complete, Journal):
 
     required = (
         *("commit", "clear", "compact", "events", "turns", "turn_of_key"),
-        *("post", "inbox", "withdraw", "ask_cancel", "bells"),
+        *("post", "inbox", "withdraw", "ask_cancel", "notifier"),
     )
 
     async def started_calls(self, context_id: str, turn: int) -> set[str]:

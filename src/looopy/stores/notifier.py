@@ -1,8 +1,8 @@
 """
 Wake-up calls for those who wait for a context, so that they need not poll all the time.
 
-A bell says only *look again*: the store is the truth. A needless ring costs one read, a missing
-ring costs a delay, because every waiter also polls (`poll_s`). Writers of this process ring at
+A notification says only *look again*: the store is the truth. A needless one costs a read, a
+missing one a delay, because every waiter also polls (`poll_s`). Writers of this process notify at
 once. Each backend brings news of other processes in its own way; `noticed` tells it when a context
 has listeners.
 """
@@ -20,12 +20,12 @@ Listener: TypeAlias = Callable[[bool], object]
 """Called with whether the news may concern the inbox. It must be quick and must not raise."""
 
 
-class Bells:
+class Notifier:
     """
-    The bells of one backend, for one event loop. Not thread-safe: ring and listen on the loop.
+    Listeners of one backend, for one event loop. Not thread-safe: notify and listen on the loop.
 
     Args:
-        poll_s: How often a waiter should look if no bell rings.
+        poll_s: How often a waiter should look without a notification.
 
     Attributes:
         noticed: Called with a context and true when its first listener comes, and with false when
@@ -38,7 +38,7 @@ class Bells:
         self._listeners: dict[Key, list[Listener]] = {}
 
     @property
-    def heard(self) -> bool:
+    def has_listeners(self) -> bool:
         """True if anybody listens."""
         return bool(self._listeners)
 
@@ -52,7 +52,7 @@ class Bells:
         """
         Have *listener* called whenever the context has changed, until the block is left.
 
-        Look after this was entered, not before: then nothing falls between the look and the ring.
+        Look after this was entered, not before: then no change falls between the two.
         """
         key = (tenant, context_id)
         listeners = self._listeners.setdefault(key, [])
@@ -67,15 +67,15 @@ class Bells:
                 del self._listeners[key]
                 self._notice(key, here=False)
 
-    def ring(self, tenant: str, context_id: str, *, inbox: bool) -> None:
+    def notify(self, tenant: str, context_id: str, *, inbox: bool) -> None:
         """Say that a context has changed, and whether its inbox may have."""
         for listener in tuple(self._listeners.get((tenant, context_id), ())):
             listener(inbox)
 
-    def ring_all(self) -> None:
+    def notify_all(self) -> None:
         """Say that any context may have changed, as after news that were missed."""
         for key in self.keys:
-            self.ring(*key, inbox=True)
+            self.notify(*key, inbox=True)
 
     def _notice(self, key: Key, *, here: bool) -> None:
         if self.noticed is not None:

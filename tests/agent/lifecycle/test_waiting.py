@@ -261,8 +261,8 @@ async def test_turns_of_an_agent_that_lost_their_places_do_not_wait_for_each_oth
 async def test_a_turn_looks_again_after_an_end_that_was_refused(make_agent, memory_stores):
     """It was time to look while that end was on its way; nothing rings from then on."""
     gate = Gate()
-    bells = memory_stores.journal.bells
-    bells.poll_s, bells.ring = 0.01, lambda *_, **__: None
+    notifier = memory_stores.journal.notifier
+    notifier.poll_s, notifier.ring = 0.01, lambda *_, **__: None
     spy = SpyStores(memory_stores)
     agent = await make_agent(
         [text("one"), tool_call("gate"), text("never")], tools=[gate.tool], stores=spy.stores
@@ -302,8 +302,8 @@ async def test_a_bell_that_rings_while_a_turn_looks_makes_it_look_again(make_age
         return None
 
     spy.hook = late
-    memory_stores.journal.bells.poll_s = 3600
-    memory_stores.journal.bells.ring("default", "ada", inbox=True)
+    memory_stores.journal.notifier.poll_s = 3600
+    memory_stores.journal.notifier.notify("default", "ada", inbox=True)
     await read.wait()
     await memory_stores.journal.ask_cancel("ada")
     go_on.set()

@@ -1,4 +1,4 @@
-"""Bells on each backend: who is told of a commit, in this process and in others."""
+"""Notifier on each backend: who is told of a commit, in this process and in others."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from tests.postgres import PSYCOPG, as_driver, ask
 
 from looopy.stores import export_contexts, import_contexts, open_stores
-from looopy.stores.notifier import Bells
+from looopy.stores.notifier import Notifier
 from looopy.stores.records import EntryKind
 from looopy.stores.sql.driver import Ring
 from looopy.stores.sql.migrate import bring_to_head
@@ -69,7 +69,7 @@ class Heard:
 async def _listening(stores, context_id=CONTEXT):
     """A listener that hears of other processes from now on."""
     heard = Heard()
-    with stores.journal.bells.listen(stores.tenant, context_id, heard):
+    with stores.journal.notifier.listen(stores.tenant, context_id, heard):
         if not _is_sqlite(stores):
             await heard.again()  # the connection stands
         heard.rings.clear()
@@ -126,9 +126,9 @@ async def test_each_write_rings_before_it_returns(any_stores):
         found, rings[:] = list(rings), []
         return found
 
-    with stores.journal.bells.listen("default", CONTEXT, rings.append):
+    with stores.journal.notifier.listen("default", CONTEXT, rings.append):
         await stores.state.load("nobody")  # Postgres: by now the connection may be there, or not
-    with stores.journal.bells.listen("default", CONTEXT, rings.append):
+    with stores.journal.notifier.listen("default", CONTEXT, rings.append):
         rung()
         await stores.messages.append(CONTEXT, [user("a")])
         assert False in rung()
@@ -166,9 +166,9 @@ async def test_a_redaction_rings_for_the_forks_that_share_the_turns(any_stores):
         await any_stores.state.release(CONTEXT, claimed.epoch)
     await any_stores.journal.fork(CONTEXT, "fork")
     rings: list[bool] = []
-    bells = any_stores.journal.bells
-    bells.noticed = None  # no news from outside
-    with bells.listen("default", "fork", rings.append):
+    notifier = any_stores.journal.notifier
+    notifier.noticed = None  # no news from outside
+    with notifier.listen("default", "fork", rings.append):
         assert (await any_stores.contexts.erase_person("bob")).redacted_ids == (CONTEXT, "fork")
         assert rings
 
@@ -177,20 +177,20 @@ async def test_a_write_that_is_refused_rings_for_nobody(any_stores):
     """Nothing has changed, and the tenant's other contexts are none of its business either."""
     await begin(any_stores)
     rings: list[bool] = []
-    bells = any_stores.journal.bells
-    before = bells.noticed
-    bells.noticed = None  # no news from outside
+    notifier = any_stores.journal.notifier
+    before = notifier.noticed
+    notifier.noticed = None  # no news from outside
     with (
-        bells.listen("default", CONTEXT, rings.append),
-        bells.listen("default", "another", rings.append),
-        bells.listen("another", CONTEXT, rings.append),
+        notifier.listen("default", CONTEXT, rings.append),
+        notifier.listen("default", "another", rings.append),
+        notifier.listen("another", CONTEXT, rings.append),
     ):
         with pytest.raises(Exception, match="turn"):
             await any_stores.messages.append(CONTEXT, [user("a")])
         assert rings == []
         await any_stores.messages.append("a-third", [user("a")])
         assert rings == []
-    bells.noticed = before
+    notifier.noticed = before
 
 
 async def test_a_write_rings_although_its_caller_was_cancelled(url):
@@ -246,7 +246,7 @@ async def test_a_listener_hears_nothing_after_its_block(url):
         open_stores(url) as stores,
         _listening(stores) as heard,
     ):
-        with stores.journal.bells.listen("default", CONTEXT, gone):
+        with stores.journal.notifier.listen("default", CONTEXT, gone):
             pass
         gone.rings.clear()
         await writer.messages.append(CONTEXT, [user("a")])
@@ -268,7 +268,7 @@ async def test_a_listener_stays_while_the_stores_are_closed_and_opened_again(url
     """What came meanwhile is news, and so is what comes then."""
     stores = open_stores(url)
     heard = Heard()
-    with stores.journal.bells.listen("default", CONTEXT, heard):
+    with stores.journal.notifier.listen("default", CONTEXT, heard):
         for _ in range(2):
             async with stores:
                 await heard.again()
@@ -283,7 +283,7 @@ async def test_listening_keeps_nothing_alive_after_closing(url):
         await stores.messages.append(CONTEXT, [user("a")])
         await heard.again()
     assert asyncio.all_tasks() == before
-    with stores.journal.bells.listen("default", CONTEXT, heard):
+    with stores.journal.notifier.listen("default", CONTEXT, heard):
         async with stores:
             await heard.again()
         assert asyncio.all_tasks() == before
@@ -307,11 +307,11 @@ def test_listening_keeps_no_loop_from_ending(sqlite_file):
 
 
 async def test_a_driver_that_is_listened_to_is_forgotten_all_the_same(sqlite_file):
-    """Its threads refer to the bells, and the bells not to it."""
+    """Its threads refer to the notifier, and the notifier not to it."""
     driver = SQLiteDriver(sqlite_file, bring_to_head=bring_to_head)
     await driver.open()
-    bells, seen = driver.bells, weakref.ref(driver)
-    with bells.listen("default", CONTEXT, Heard()):
+    notifier, seen = driver.notifier, weakref.ref(driver)
+    with notifier.listen("default", CONTEXT, Heard()):
         del driver
         assert seen() is None
 
@@ -366,7 +366,7 @@ async def test_many_commits_are_told_in_few_words(postgres_url, ear):
     """A thousand contexts come to three payloads the server takes, with no name in clear."""
     url = parse(postgres_url)
     pool = Pool(url)
-    news = News(url, Bells(), pool)
+    news = News(url, Notifier(), pool)
     for inbox in (False, True, False):  # once is enough
         for number in range(1000):
             news.tell(Ring("some-tenant", f"some-context-{number}", inbox and number == 500))
@@ -386,18 +386,18 @@ async def test_many_commits_are_told_in_few_words(postgres_url, ear):
 async def test_who_listens_for_a_moment_makes_no_connection(postgres_url, monkeypatch):
     """A turn that answers at once is over before anybody could have told it anything."""
     monkeypatch.setattr(pg_notify, "_EAR_LEAD_S", 0)
-    bells, url = Bells(), parse(postgres_url)
+    notifier, url = Notifier(), parse(postgres_url)
     pool = Pool(url)
-    news = News(url, bells, pool)
+    news = News(url, notifier, pool)
     before = asyncio.all_tasks()
     for _ in range(2):  # the next one may last
-        with bells.listen("t", "c", Heard()):
+        with notifier.listen("t", "c", Heard()):
             pass
         await _turns_of_the_loop()
         assert asyncio.all_tasks() == before
-    with bells.listen("t", "c", heard := Heard()):
+    with notifier.listen("t", "c", heard := Heard()):
         await heard.again()
-        with bells.listen("t", "another", Heard()):
+        with notifier.listen("t", "another", Heard()):
             await _turns_of_the_loop()
             assert len(asyncio.all_tasks() - before) == 1
     await news.close()
@@ -406,10 +406,10 @@ async def test_who_listens_for_a_moment_makes_no_connection(postgres_url, monkey
 
 async def test_who_listens_when_it_is_closed_makes_no_connection_afterwards(postgres_url):
     """However short his listening was."""
-    bells, url = Bells(), parse(postgres_url)
+    notifier, url = Notifier(), parse(postgres_url)
     pool = Pool(url)
-    news = News(url, bells, pool)
-    with bells.listen("t", "c", Heard()):
+    news = News(url, notifier, pool)
+    with notifier.listen("t", "c", Heard()):
         await news.close()
         assert news._soon is not None
         assert news._soon.cancelled()
@@ -428,7 +428,7 @@ async def test_what_is_committed_right_after_is_told_in_the_same_words(
     monkeypatch.setattr(pg_notify, "_LEAD_S", 60.0)
     url = parse(postgres_url)
     pool = Pool(url)
-    news = News(url, Bells(), pool)
+    news = News(url, Notifier(), pool)
     for name in ("first", "second"):
         news.tell(Ring("t", name, inbox=False))
         for _ in range(5):
@@ -460,7 +460,7 @@ async def test_what_could_not_be_told_is_told_with_the_next(fresh_postgres, driv
     database = parse(fresh_postgres).place.rpartition("/")[2]
     url = parse(as_driver(fresh_postgres, driver))
     pool = Pool(url)
-    news = News(url, Bells(), pool)
+    news = News(url, Notifier(), pool)
     before = asyncio.all_tasks()
     with psycopg.connect(fresh_postgres, autocommit=True) as connection:
         connection.execute(f"LISTEN {CHANNEL}")
@@ -496,7 +496,7 @@ async def test_only_the_contexts_that_were_written_are_rung_for(postgres_url):
         _listening(stores, "quiet") as quiet,
     ):
         heard = Heard()
-        with stores.journal.bells.listen("default", CONTEXT, heard):
+        with stores.journal.notifier.listen("default", CONTEXT, heard):
             quiet.rings.clear()
             await writer.messages.append("not-listened-to", [user("a")])
             claimed = await begin(writer)
@@ -528,8 +528,8 @@ async def test_behind_a_transaction_pooler_nobody_listens_but_all_is_told(postgr
         open_stores(f"{postgres_url}&pooler=transaction") as pooled,
         open_stores(postgres_url) as direct,
     ):
-        assert pooled.journal.bells.poll_s < direct.journal.bells.poll_s
-        with pooled.journal.bells.listen("default", CONTEXT, Heard()):
+        assert pooled.journal.notifier.poll_s < direct.journal.notifier.poll_s
+        with pooled.journal.notifier.listen("default", CONTEXT, Heard()):
             async with _listening(direct) as heard:
                 await _listeners(raw, 1)
                 await pooled.messages.append(CONTEXT, [user("a")])
@@ -547,13 +547,13 @@ async def test_an_import_rings_for_each_of_its_contexts(url):
         with contextlib.ExitStack() as here:
             rung = {name: Heard() for name in names}
             for name in names:
-                listening = writer.journal.bells.listen(writer.tenant, name, rung[name])
+                listening = writer.journal.notifier.listen(writer.tenant, name, rung[name])
                 here.enter_context(listening)
             async with contextlib.AsyncExitStack() as there:
                 heard = [await there.enter_async_context(_listening(other, n)) for n in names[:1]]
                 for name in names[1:]:
                     heard.append(Heard())
-                    listening = other.journal.bells.listen(other.tenant, name, heard[-1])
+                    listening = other.journal.notifier.listen(other.tenant, name, heard[-1])
                     there.enter_context(listening)
                 await import_contexts(writer, io.BytesIO(archive))
                 assert all(False in rung[name].rings for name in names)

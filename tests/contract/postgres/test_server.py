@@ -28,7 +28,7 @@ from looopy.errors import (
     how_to_install,
 )
 from looopy.stores import open_stores
-from looopy.stores.notifier import Bells
+from looopy.stores.notifier import Notifier
 from looopy.stores.owner import Owner
 from looopy.stores.records import INBOX_LIMIT, EntryKind, InboxHead
 from looopy.stores.sql import migrate, statements
@@ -898,18 +898,18 @@ async def test_a_schema_is_never_made_unasked(fresh_postgres, name):
 async def test_a_listening_connection_that_has_gone_silent_is_replaced(own_database, name):
     """One on which the server does not answer in time; closing does not wait for it either."""
     url = pg_url.parse(as_driver(own_database, name))
-    pool, bells, rung = Pool(url), Bells(), asyncio.Event()
-    news = News(url, bells, pool, quiet_s=0.05, answer_s=0.2)
+    pool, notifier, rung = Pool(url), Notifier(), asyncio.Event()
+    news = News(url, notifier, pool, quiet_s=0.05, answer_s=0.2)
     frozen = []
     try:
-        with bells.listen("t", "c", lambda _: rung.set()):
+        with notifier.listen("t", "c", lambda _: rung.set()):
             for _ in range(2):
                 async with asyncio.timeout(15):
                     await rung.wait()
                 rung.clear()
                 frozen.append(_freeze_newest(own_database))
             await news.close()
-        assert bells.noticed is None
+        assert notifier.noticed is None
     finally:
         for pid in frozen:
             os.kill(pid, signal.SIGCONT)

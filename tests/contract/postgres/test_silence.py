@@ -11,7 +11,7 @@ from tests.cutting import Cutter
 from tests.postgres import as_driver, ask
 
 from looopy.errors import LooopyError, StoreUnavailable
-from looopy.stores.notifier import Bells
+from looopy.stores.notifier import Notifier
 from looopy.stores.sql.driver import Query, Ring
 from looopy.stores.sql.engine import bind
 from looopy.stores.sql.postgres import pool as pg_pool
@@ -168,10 +168,10 @@ async def test_a_driver_is_opened_and_closed_beside_a_silent_server(url, cutter)
 
 async def test_a_connection_that_is_silent_when_it_begins_to_listen_is_replaced(url, cutter):
     """The next one hears."""
-    pool, bells, rung = Pool(url), Bells(), asyncio.Event()
+    pool, notifier, rung = Pool(url), Notifier(), asyncio.Event()
     cutter.hang_at = b"LISTEN"
-    news = News(url, bells, pool, answer_s=0.2)
-    with bells.listen("t", "c", lambda _: rung.set()):
+    news = News(url, notifier, pool, answer_s=0.2)
+    with notifier.listen("t", "c", lambda _: rung.set()):
         async with asyncio.timeout(_BOUND_S):
             await rung.wait()
         await news.close()

@@ -12,7 +12,7 @@ from tests.loop_time import advance
 
 from looopy.agent.inbox import TurnInbox
 from looopy.errors import StoreUnavailable
-from looopy.stores.notifier import Bells
+from looopy.stores.notifier import Notifier
 from looopy.stores.records import Entry, EntryKind, InboxHead
 from looopy.types.config import LoopConfig
 from looopy.types.context import CancelToken
@@ -25,7 +25,7 @@ class Silent:
     tenant = "default"
 
     def __init__(self):
-        self.journal = SimpleNamespace(bells=Bells(poll_s=2.0), inbox=self.inbox)
+        self.journal = SimpleNamespace(notifier=Notifier(poll_s=2.0), inbox=self.inbox)
         self.entries = []
         self.cancelled = None
         self.looks = 0

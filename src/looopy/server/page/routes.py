@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from looopy.server.site import Site
+from looopy.server.app_context import AppContext
 
 _POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:;"
@@ -39,7 +39,7 @@ _TYPES: Final = {
 }
 
 
-def ui_page(_site: Site) -> Sequence[BaseRoute]:
+def ui_page(_app_context: AppContext) -> Sequence[BaseRoute]:
     """The routes of the page: `/ui`, and its files below."""
     folder = files("looopy.server.page") / "static"
     found = {

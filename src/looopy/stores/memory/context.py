@@ -19,7 +19,7 @@ from looopy.stores.artifacts.rows import Version, check_growth
 from looopy.stores.contexts.log import StoredEvent, StoredMessage
 from looopy.stores.contexts.sub_contexts import InnerOf
 from looopy.stores.memory.accounts import Accounts
-from looopy.stores.notifier import Bells
+from looopy.stores.notifier import Notifier
 from looopy.stores.records import (
     ArtifactChange,
     ArtifactDeletion,
@@ -347,7 +347,7 @@ class Contexts:
     """The contexts of all tenants; shared by the stores that are made on it."""
 
     def __init__(self) -> None:
-        self.bells = Bells()
+        self.notifier = Notifier()
         self._contexts: dict[tuple[str, str], StoredContext] = {}
         self._accounts: dict[str, Accounts] = {}
         self._closed = False
@@ -419,4 +419,4 @@ class MemoryStore:
         return context
 
     def _ring(self, context_id: str, *, inbox: bool = False) -> None:
-        self.backend.bells.ring(self.tenant, context_id, inbox=inbox)
+        self.backend.notifier.notify(self.tenant, context_id, inbox=inbox)

@@ -22,7 +22,7 @@ from looopy.stores.memory.context import (
 )
 from looopy.stores.memory.fork import InMemoryForks
 from looopy.stores.memory.log import read_log
-from looopy.stores.notifier import Bells
+from looopy.stores.notifier import Notifier
 from looopy.stores.records import (
     Commit,
     Committed,
@@ -63,9 +63,9 @@ class InMemoryJournal(InMemoryForks, Journal):
     """`Journal` in lists; see there for the contract."""
 
     @property
-    def bells(self) -> Bells:
+    def notifier(self) -> Notifier:
         """Rung when a context has changed."""
-        return self.backend.bells
+        return self.backend.notifier
 
     async def commit(self, commit: Commit) -> Committed:
         encoded = rows.encode(commit.events)

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from looopy.errors import StoreUnavailable
 from looopy.stores.blobs.base import Blobs
-from looopy.stores.notifier import Bells
+from looopy.stores.notifier import Notifier
 
 T = TypeVar("T")
 
@@ -49,7 +49,7 @@ Steps: TypeAlias = Generator[Query, Rows, T]
 
 class Ring(NamedTuple):
     """
-    Whom to ring for when a write is done: the listeners of a context; see `Bells.ring`.
+    Whom to notify when a write is done: the listeners of a context; see `Notifier.notify`.
 
     Attributes:
         others: Contexts of the tenant that the same write has changed.
@@ -89,12 +89,12 @@ class Driver(Protocol):
     Runs operations, each in one transaction of its own or as part of a greater one.
 
     Attributes:
-        bells: They ring for each write that passes `ring`, and when another process or another
+        notifier: It notifies for each write that passes `ring`, and when another process or another
             driver has written. The same object before `open` and after `close`.
         blobs: Takes the large parts of artifacts; `None`: the database does.
     """
 
-    bells: Bells
+    notifier: Notifier
     blobs: Blobs | None
 
     async def open(self) -> None:
@@ -112,8 +112,8 @@ class Driver(Protocol):
                 generator may be run on symbols instead of rows to see its statements. So it must
                 have no effect but its statements and its answer.
             write: True if it may change rows; an operation that only reads sees one snapshot.
-            ring: The bells to ring, here and in other processes, once the write was committed or
-                may have been; also after its caller was cancelled.
+            ring: The contexts to notify of, here and in other processes, once the write was
+                committed or may have been; also after its caller was cancelled.
 
         Raises:
             StoreUnavailable: The database did not answer; `outcome_known` says whether nothing was

@@ -27,7 +27,7 @@ from looopy.stores.contexts.log import (
     positions,
     read_rows,
 )
-from looopy.stores.notifier import Bells
+from looopy.stores.notifier import Notifier
 from looopy.stores.records import (
     INBOX_LIMIT,
     ArtifactDeletion,
@@ -88,9 +88,9 @@ class SQLJournal(SQLStore, Journal):
     """See `Journal` for the contract."""
 
     @property
-    def bells(self) -> Bells:
+    def notifier(self) -> Notifier:
         """Rung when a context has changed, from any process."""
-        return self.backend.bells
+        return self.backend.notifier
 
     async def commit(self, commit: Commit) -> Committed:
         given = encode_commit(self.params(commit.context_id), commit)

@@ -56,7 +56,7 @@ class SQLStore:
         self, work: Callable[[], Steps[T]], context_id: str, *, inbox: bool = False
     ) -> T:
         """
-        Run an operation that changes *context_id*, and ring its bell after the commit.
+        Run an operation that changes *context_id*, and notify its waiters after the commit.
 
         Args:
             inbox: True if only those should look who run a turn of the context, or wait to.

@@ -309,12 +309,12 @@ class InboxContract(DeliveryContract, WithdrawContract):
         await other.journal.clear(CONTEXT, force=True)
         assert await numbers_of(stores) == [1]
 
-    # --- bells ---
+    # --- notifier ---
 
     async def test_whoever_runs_or_waits_is_rung_for(self, stores: Stores) -> None:
         """
-        The bell rings once the change can be read; a step within a turn may ring without news for
-        the inbox. A bell may also ring without a change.
+        A listener is notified once the change can be read; a step within a turn may notify without
+        news for the inbox, and a notification may come without a change.
         """
         rung: list[bool] = []
 
@@ -323,7 +323,7 @@ class InboxContract(DeliveryContract, WithdrawContract):
             rung.clear()
             return heard
 
-        with stores.journal.bells.listen(stores.tenant, CONTEXT, rung.append):
+        with stores.journal.notifier.listen(stores.tenant, CONTEXT, rung.append):
             claimed = await begin(stores)
             assert since()
             await leave(stores, "a")

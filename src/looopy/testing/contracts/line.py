@@ -266,7 +266,7 @@ class LineContract(Contract):
     async def test_joining_and_leaving_ring(self, stores: Stores) -> None:
         """Leaving is news for the waiters: one of them may be first now."""
         rung: list[bool] = []
-        with stores.journal.bells.listen(stores.tenant, CONTEXT, rung.append):
+        with stores.journal.notifier.listen(stores.tenant, CONTEXT, rung.append):
             (ticket,) = await _join(stores, LONG_S)
             assert rung
             rung.clear()

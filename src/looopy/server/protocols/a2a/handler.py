@@ -29,11 +29,11 @@ from a2a.types import (
 )
 from a2a.utils.proto_utils import validate_proto_required_fields
 
+from looopy.server.app_context import AppContext
 from looopy.server.gate.expiry import while_valid
 from looopy.server.protocols.a2a.calls import Call
 from looopy.server.protocols.a2a.push.verbs import PushVerbs
 from looopy.server.protocols.a2a.verbs import Verbs
-from looopy.server.site import Site
 
 _R = TypeVar("_R")
 _P = TypeVar("_P", bound=Any)
@@ -44,20 +44,20 @@ class Handler(RequestHandler):
     The verbs, as the SDK calls them.
 
     Args:
-        site: The host, the limits, and who is asking.
+        app_context: The host, the limits, and who is asking.
         extended: Makes the card for a caller who signed in.
         push: The verbs of push notifications, or `None`.
     """
 
     def __init__(
         self,
-        site: Site,
+        app_context: AppContext,
         extended: Callable[[GetExtendedAgentCardRequest, Call], Awaitable[AgentCard]],
         push: PushVerbs | None = None,
     ) -> None:
-        self._site = site
+        self._app_context = app_context
         self._extended = extended
-        self._verbs = Verbs(site, push)
+        self._verbs = Verbs(app_context, push)
 
     async def on_message_send(self, params: SendMessageRequest, context: ServerCallContext) -> Task:
         """See `Verbs.send`."""
@@ -137,7 +137,7 @@ class Handler(RequestHandler):
         async def shown() -> AsyncGenerator[Event, None]:
             with call.errors():
                 validate_proto_required_fields(params)
-                with self._site.stream(call.auth):
+                with self._app_context.stream(call.auth):
                     async with aclosing(while_valid(verb(params, call), call.auth)) as events:
                         async for event in events:
                             yield event

@@ -1,5 +1,5 @@
 """
-The routes of A2A for a site: JSON-RPC at `/a2a/v1/`, REST at the root, and the card.
+The routes of A2A for an application: JSON-RPC at `/a2a/v1/`, REST at the root, and the card.
 
 The SDK takes seconds to import. So a thread imports it when the application starts, and the
 endpoints are made in a thread at the first request.
@@ -19,8 +19,8 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from looopy.errors import missing_extra
+from looopy.server.app_context import AppContext
 from looopy.server.protocols.a2a.push.options import PushNotifications
-from looopy.server.site import Site
 
 if TYPE_CHECKING:
     from looopy.server.protocols.a2a.push.delivery import Deliveries
@@ -55,7 +55,7 @@ PATHS: Final = (
 
 
 def a2a_api(
-    site: Site,
+    app_context: AppContext,
     *,
     name: str = "looopy",
     description: str = "An agent whose conversations outlive its process.",
@@ -82,12 +82,12 @@ def a2a_api(
     if push is not None:
         from looopy.server.protocols.a2a.push.delivery import Deliveries
 
-        deliveries = Deliveries(site.host, push)
-        site.background.append(deliveries.running)
-    site.links_artifacts = True
+        deliveries = Deliveries(app_context.host, push)
+        app_context.background.append(deliveries.running)
+    app_context.links_artifacts = True
     facts = {"name": name, "description": description, "version": version}
-    site.preload(_WIRES)
-    endpoints = _Endpoints(site, facts, url, deliveries)
+    app_context.preload(_WIRES)
+    endpoints = _Endpoints(app_context, facts, url, deliveries)
     return [
         Route(path, partial(endpoints.answer, (method, path)), methods=[method])
         for method, path in PATHS
@@ -99,12 +99,12 @@ class _Endpoints:
 
     def __init__(
         self,
-        site: Site,
+        app_context: AppContext,
         facts: Mapping[str, str],
         url: str | None,
         deliveries: Deliveries | None,
     ) -> None:
-        self._site = site
+        self._app_context = app_context
         self._deliveries = deliveries
         self._facts = facts
         self._url = url
@@ -122,7 +122,7 @@ class _Endpoints:
                 return self._endpoints
             wires = await asyncio.to_thread(importlib.import_module, _WIRES)
             made: Mapping[tuple[str, str], Endpoint] = await asyncio.to_thread(
-                wires.wired, self._site, self._facts, self._url, self._deliveries
+                wires.wired, self._app_context, self._facts, self._url, self._deliveries
             )
             self._endpoints = made
             return made

@@ -44,6 +44,7 @@ from a2a.utils.task import apply_history_length, validate_history_length
 from looopy.agent.hosted import give_up
 from looopy.errors import CannotContinue, ContextNotFound, TurnMismatch, ValueRefused
 from looopy.loop.incoming import as_user_message
+from looopy.server.app_context import AppContext
 from looopy.server.codes import code_of
 from looopy.server.protocols.a2a import listing, parts
 from looopy.server.protocols.a2a.calls import Call
@@ -51,7 +52,6 @@ from looopy.server.protocols.a2a.following import Update, ended, ending, updates
 from looopy.server.protocols.a2a.push.verbs import PushVerbs
 from looopy.server.protocols.a2a.tasks import Chain, TaskReader, place_of
 from looopy.server.protocols.repeats import digest
-from looopy.server.site import Site
 from looopy.stores.rules import check_context_id
 from looopy.types.message import UserMessage
 
@@ -66,14 +66,14 @@ class Verbs:
     The verbs.
 
     Args:
-        site: The host, the limits, and who is asking.
+        app_context: The host, the limits, and who is asking.
         push: The verbs of push notifications, or `None`.
     """
 
-    def __init__(self, site: Site, push: PushVerbs | None = None) -> None:
-        self.site = site
+    def __init__(self, app_context: AppContext, push: PushVerbs | None = None) -> None:
+        self.app_context = app_context
         self._push = push
-        self._host = site.host
+        self._host = app_context.host
 
     # --- messages --------------------------------------------------------------------------------
 
@@ -118,7 +118,7 @@ class Verbs:
     async def _taken(self, message: Message, call: Call) -> tuple[TaskReader, int, int]:
         if message.role != Role.ROLE_USER:
             raise parts.invalid("the role of a message to an agent is ROLE_USER", "/message/role")
-        said = parts.read(message, most_bytes=self.site.limits.message_bytes)
+        said = parts.read(message, most_bytes=self.app_context.limits.message_bytes)
         if message.task_id:
             return await self._speak(message, said, call)
         context_id = message.context_id or _context_of(message, call)
@@ -149,7 +149,7 @@ class Verbs:
                 return reader, first, known[0]  # sent twice
             try:
                 if not chain.settled:
-                    await self.site.space(call.auth)
+                    await self.app_context.space(call.auth)
                     async with self._host.agent(context_id, call.auth, create=False) as agent:
                         await agent.steer(
                             _checked(said),
@@ -190,7 +190,7 @@ class Verbs:
             facts["answers"] = True
         async with (
             self._host.agent(context_id, call.auth, create=create) as agent,
-            self.site.turn(call.auth, context_id, _key(message.message_id)),
+            self.app_context.turn(call.auth, context_id, _key(message.message_id)),
         ):
             turn = agent.execute_turn(
                 said,

@@ -37,6 +37,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
+from looopy.server.app_context import AppContext
 from looopy.server.problems import Problem, problem_of
 from looopy.server.protocols.a2a.calls import OF_THE_WIRE, Call, a2a_error
 from looopy.server.protocols.a2a.card import card, skills_of
@@ -44,7 +45,6 @@ from looopy.server.protocols.a2a.handler import Handler
 from looopy.server.protocols.a2a.push.delivery import Deliveries
 from looopy.server.protocols.a2a.push.verbs import PushVerbs
 from looopy.server.protocols.a2a.routes import Endpoint
-from looopy.server.site import Site
 
 RPC: Final = "/a2a/v1"
 _JSON: Final = (b"content-type", b"application/json")
@@ -68,26 +68,26 @@ _LOGS_BODIES: Final = (
 
 
 def wired(
-    site: Site,
+    app_context: AppContext,
     facts: Mapping[str, str],
     url: str | None,
     deliveries: Deliveries | None = None,
 ) -> Mapping[tuple[str, str], Endpoint]:
     """The endpoints by method and path; see `looopy.server.protocols.a2a.routes`."""
-    push = None if deliveries is None else PushVerbs(site.host, deliveries)
+    push = None if deliveries is None else PushVerbs(app_context.host, deliveries)
     for name in _LOGS_BODIES:
         logging.getLogger(name).addFilter(_QUIET)  # as often as one likes
     base = None if url is None else url.rstrip("/")
-    cards = _Cards(site, base, facts, push=push is not None)
-    handler, contexts = Handler(site, cards.extended, push), _Contexts()
+    cards = _Cards(app_context, base, facts, push=push is not None)
+    handler, contexts = Handler(app_context, cards.extended, push), _Contexts()
     rest = create_rest_routes(handler, contexts, enable_v0_3_compat=True)
     made: dict[tuple[str, str], Endpoint] = {("GET", AGENT_CARD_WELL_KNOWN_PATH): cards.show}
     for route in create_jsonrpc_routes(handler, RPC, contexts, enable_v0_3_compat=True):
-        door = _Door(site, route.endpoint, base, is_rpc=True)
+        door = _Door(app_context, route.endpoint, base, is_rpc=True)
         made |= {("POST", RPC): door.answer, ("POST", f"{RPC}/"): door.answer}
     for one in rest:
         if isinstance(one, Route):
-            door = _Door(site, one.endpoint, base, is_rpc=False)
+            door = _Door(app_context, one.endpoint, base, is_rpc=False)
             methods = (one.methods or set()) - {"HEAD"}
             made |= {(method, one.path): door.answer for method in methods}
     return made
@@ -138,8 +138,10 @@ class _Contexts(ServerCallContextBuilder):
 class _Door:
     """An endpoint of the SDK, and what comes before it."""
 
-    def __init__(self, site: Site, endpoint: Endpoint, base: str | None, *, is_rpc: bool) -> None:
-        self._site = site
+    def __init__(
+        self, app_context: AppContext, endpoint: Endpoint, base: str | None, *, is_rpc: bool
+    ) -> None:
+        self._app_context = app_context
         self._endpoint = endpoint
         self._base = base
         self._is_rpc = is_rpc
@@ -148,7 +150,7 @@ class _Door:
         """Answer a request."""
         request_id: Any = None
         try:
-            auth = await self._site.identify(request)
+            auth = await self._app_context.identify(request)
             body = await self._body(request)
         except Exception as error:  # noqa: BLE001 - each becomes an answer, in A2A's form
             return self._refusal(problem_of(error), request_id)
@@ -186,7 +188,7 @@ class _Door:
             others = [pair for pair in request.scope["headers"] if pair[0] != _JSON[0]]
             scope = {**request.scope, "headers": [*others, _JSON]}
             request = Request(scope, request.receive)
-        return await self._site.read_json(request)
+        return await self._app_context.read_json(request)
 
     async def _begun(self, response: EventSourceResponse) -> EventSourceResponse:
         """*response* once it has its first event: an error before that is an answer."""
@@ -200,7 +202,7 @@ class _Door:
                     yield frame
 
         response.body_iterator = again()
-        response.ping_interval = self._site.limits.heartbeat_s
+        response.ping_interval = self._app_context.limits.heartbeat_s
         return response
 
     def _refusal(self, problem: Problem, request_id: Any) -> Response:
@@ -285,9 +287,9 @@ class _Cards:
     """The cards, for the address at which somebody asks."""
 
     def __init__(
-        self, site: Site, base: str | None, facts: Mapping[str, str], *, push: bool
+        self, app_context: AppContext, base: str | None, facts: Mapping[str, str], *, push: bool
     ) -> None:
-        self._site = site
+        self._app_context = app_context
         self._base = base
         self._facts = facts
         self._push = push
@@ -305,5 +307,5 @@ class _Cards:
         """The card with a skill for each tool, for a caller who signed in."""
         async with self._listing:
             if self._skills is None:
-                self._skills = await skills_of(self._site.host)
+                self._skills = await skills_of(self._app_context.host)
         return card(call.base, self._skills or [], self._facts, push=self._push)

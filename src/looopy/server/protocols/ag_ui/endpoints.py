@@ -11,30 +11,30 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from looopy.errors import LooopyError, missing_extra
+from looopy.server.app_context import AppContext
 from looopy.server.gate.expiry import while_valid
 from looopy.server.problems import problem_of
 from looopy.server.protocols.ag_ui.events import SNAPSHOT, Out
 from looopy.server.protocols.ag_ui.request import read_run
 from looopy.server.protocols.ag_ui.runs import Runs
-from looopy.server.site import Site
 from looopy.server.sse import EventStream, json_bytes, json_items
 
 if find_spec("ag_ui") is None:
     raise missing_extra("AG-UI needs its package", "ag-ui")
 
 
-def ag_ui_api(site: Site) -> Sequence[BaseRoute]:
+def ag_ui_api(app_context: AppContext) -> Sequence[BaseRoute]:
     """The route of AG-UI: `POST /ag-ui`. The `thread_id` of a run is the context."""
-    limits = site.limits
-    runs = Runs(site.host, limits.page_bytes)
+    limits = app_context.limits
+    runs = Runs(app_context.host, limits.page_bytes)
 
     async def run(request: Request) -> Response:
-        auth = await site.identify(request)
-        asked = read_run(await site.read_json(request))
-        site.check_size(asked.message, f"{asked.path}/content")
-        async with site.turn(auth, asked.thread_id):
+        auth = await app_context.identify(request)
+        asked = read_run(await app_context.read_json(request))
+        app_context.check_size(asked.message, f"{asked.path}/content")
+        async with app_context.turn(auth, asked.thread_id):
             outs = await runs.run(asked, auth)
-        return EventStream(site, auth, _lines(while_valid(outs, auth), limits.page_bytes))
+        return EventStream(app_context, auth, _lines(while_valid(outs, auth), limits.page_bytes))
 
     return [Route("/ag-ui", run, methods=["POST"])]
 

@@ -12,49 +12,49 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from looopy.errors import ContextNotFound, LooopyError, ValueRefused
+from looopy.server.app_context import AppContext
 from looopy.server.gate.expiry import while_valid
 from looopy.server.problems import problem_of
 from looopy.server.protocols.ai_sdk.chat import Chat
 from looopy.server.protocols.ai_sdk.parts import DONE, HEADERS, Part, line
 from looopy.server.protocols.ai_sdk.request import read_request
-from looopy.server.site import Site
 from looopy.server.sse import EventStream, json_bytes, json_items
 
 _Handler: TypeAlias = Callable[[Request], Awaitable[Response]]
 
 
 class _Endpoints:
-    """The handlers, for one site."""
+    """The handlers, of one server."""
 
-    def __init__(self, site: Site) -> None:
-        self._site = site
-        self._chat = Chat(site.host, site.limits.page_bytes)
+    def __init__(self, app_context: AppContext) -> None:
+        self._app_context = app_context
+        self._chat = Chat(app_context.host, app_context.limits.page_bytes)
 
     async def post(self, request: Request) -> Response:
         """Begin or continue a turn, and stream its answer: `POST /api/chat`."""
-        auth = await self._site.identify(request)
-        asked = read_request(await self._site.read_json(request))
-        self._site.check_size(asked.message, f"{asked.path}/parts")
-        async with self._site.turn(auth, asked.context_id):
+        auth = await self._app_context.identify(request)
+        asked = read_request(await self._app_context.read_json(request))
+        self._app_context.check_size(asked.message, f"{asked.path}/parts")
+        async with self._app_context.turn(auth, asked.context_id):
             parts = await self._chat.post(asked, auth)
-        return EventStream(self._site, auth, _lines(while_valid(parts, auth)), **HEADERS)
+        return EventStream(self._app_context, auth, _lines(while_valid(parts, auth)), **HEADERS)
 
     async def resume(self, request: Request) -> Response:
         """Stream the answer that is being written: `GET /api/chat/{id}/stream`; 204 without one."""
-        auth = await self._site.identify(request)
+        auth = await self._app_context.identify(request)
         try:
             parts = await self._chat.resume(request.path_params["context_id"], auth)
         except ContextNotFound:  # a chat without a message; the page asks for every chat
             parts = None
         if parts is None:
             return Response(status_code=204)
-        return EventStream(self._site, auth, _lines(while_valid(parts, auth)), **HEADERS)
+        return EventStream(self._app_context, auth, _lines(while_valid(parts, auth)), **HEADERS)
 
     async def messages(self, request: Request) -> Response:
         """The newest messages, for a page that loads: `GET /api/chat/{id}`."""
-        auth = await self._site.identify(request)
+        auth = await self._app_context.identify(request)
         context_id = request.path_params["context_id"]
-        async with self._site.reading(auth):
+        async with self._app_context.reading(auth):
             shown, more = await self._chat.messages(context_id, auth, before=_before(request))
             head = json_bytes({"id": context_id, "before": more})[:-1] + b',"messages":['
             content = b"".join([head, b",".join(await json_items(shown)), b"]}"])
@@ -62,7 +62,7 @@ class _Endpoints:
 
     async def stop(self, request: Request) -> Response:
         """Cancel the turn that runs: `POST /api/chat/{id}/stop`."""
-        auth = await self._site.identify(request)
+        auth = await self._app_context.identify(request)
         await self._chat.stop(request.path_params["context_id"], auth)
         return Response(status_code=204)
 
@@ -105,9 +105,9 @@ def _told(handler: _Handler) -> _Handler:
     return telling
 
 
-def ai_sdk_api(site: Site) -> Sequence[BaseRoute]:
+def ai_sdk_api(app_context: AppContext) -> Sequence[BaseRoute]:
     """The routes of the AI SDK; `id` of a chat is the context."""
-    chat = _Endpoints(site)
+    chat = _Endpoints(app_context)
     one = "/api/chat/{context_id}"
     return [
         Route("/api/chat", _told(chat.post), methods=["POST"]),

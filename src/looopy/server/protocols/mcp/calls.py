@@ -50,7 +50,7 @@ from looopy.types.state import AgentStatus, Outcome, PendingKind, PendingRequest
 from mcp import types
 
 if TYPE_CHECKING:
-    from looopy.server.site import Site
+    from looopy.server.app_context import AppContext
 
 _Context = ServerRequestContext[Any, Any]
 ASKS_IN_RESULTS: Final = "2026-07-28"
@@ -104,7 +104,7 @@ class Call:
 
     Args:
         is_closing: True once the client has left: its calls are cancelled then, and turns are not.
-        site: Limits messages and turns; `None` for a client of this machine.
+        app_context: Limits messages and turns; `None` for a client of this machine.
     """
 
     def __init__(
@@ -113,13 +113,13 @@ class Call:
         context: _Context,
         auth_context: AuthContext | None,
         is_closing: Any,
-        site: Site | None = None,
+        app_context: AppContext | None = None,
     ) -> None:
         self._host = host
         self._context = context
         self._auth = auth_context
         self._is_closing = is_closing
-        self._site = site
+        self._app_context = app_context
         self._steps = 0
 
     async def run(
@@ -133,8 +133,8 @@ class Call:
                 place = "".join(f"/{part}" for part in path)
                 raise ValueRefused(f"{place or '/'}: {line}", path=place)
             prompt = arguments.get("prompt")
-            if prompt is not None and self._site is not None:
-                _check_size(prompt, self._site.limits.message_bytes)
+            if prompt is not None and self._app_context is not None:
+                _check_size(prompt, self._app_context.limits.message_bytes)
             key = _key_of(params)
             if context_id is None:
                 context_id = params.request_state or (self._new_name(key) if prompt else None)
@@ -228,8 +228,10 @@ class Call:
         key: str | None,
     ) -> TurnResult[Any]:
         async with AsyncExitStack() as place:
-            if self._site is not None and self._auth is not None:
-                await place.enter_async_context(self._site.turn(self._auth, agent.context_id))
+            if self._app_context is not None and self._auth is not None:
+                await place.enter_async_context(
+                    self._app_context.turn(self._auth, agent.context_id)
+                )
             stream = agent.execute_turn(
                 message, self._auth, inputs=inputs or None, idempotency_key=key
             )

@@ -1,5 +1,5 @@
 """
-The routes of MCP for a site: streamable HTTP at `/mcp`.
+The routes of MCP for an application: streamable HTTP at `/mcp`.
 
 The SDK takes a second to import. So a thread imports it when the application starts.
 """
@@ -19,8 +19,8 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
 from looopy.errors import LooopyError, missing_extra
+from looopy.server.app_context import AppContext
 from looopy.server.problems import problem_response
-from looopy.server.site import Site
 
 if TYPE_CHECKING:
     from looopy.server.protocols.mcp.streamable import Endpoint
@@ -29,7 +29,11 @@ _STREAMABLE: Final = "looopy.server.protocols.mcp.streamable"
 
 
 def mcp_api(
-    site: Site, *, name: str = "ask", description: str | None = None, path: str = "/mcp"
+    app_context: AppContext,
+    *,
+    name: str = "ask",
+    description: str | None = None,
+    path: str = "/mcp",
 ) -> Sequence[BaseRoute]:
     """
     The routes of MCP, for `create_app(protocols=[mcp_api])`: the agent as a tool of an MCP server.
@@ -45,17 +49,19 @@ def mcp_api(
     """
     if importlib.util.find_spec("mcp") is None:
         raise missing_extra("serving MCP needs the mcp package", "mcp")
-    site.preload(_STREAMABLE)
-    endpoints = _Endpoints(site, name, description or inspect.getdoc(site.host.factory))
-    site.background.append(endpoints.running)
+    app_context.preload(_STREAMABLE)
+    endpoints = _Endpoints(
+        app_context, name, description or inspect.getdoc(app_context.host.factory)
+    )
+    app_context.background.append(endpoints.running)
     return [Route(path, endpoints, methods=["GET", "POST", "DELETE"])]
 
 
 class _Endpoints:
     """The endpoint, made at the first request: an ASGI application."""
 
-    def __init__(self, site: Site, name: str, description: str | None) -> None:
-        self._site = site
+    def __init__(self, app_context: AppContext, name: str, description: str | None) -> None:
+        self._app_context = app_context
         self._name = name
         self._description = description
         self._endpoint: Endpoint | None = None
@@ -65,8 +71,8 @@ class _Endpoints:
         """Answer a request: who is asking, then what they sent, then the SDK."""
         request = Request(scope, receive)
         try:
-            auth = await self._site.identify(request)
-            body = await self._site.read_json(request) if request.method == "POST" else None
+            auth = await self._app_context.identify(request)
+            body = await self._app_context.read_json(request) if request.method == "POST" else None
         except LooopyError as error:
             await problem_response(error)(scope, receive, send)
             return
@@ -86,7 +92,9 @@ class _Endpoints:
         async with self._loading:
             if self._endpoint is None:
                 streamable = await asyncio.to_thread(importlib.import_module, _STREAMABLE)
-                made: Endpoint = streamable.Endpoint(self._site, self._name, self._description)
+                made: Endpoint = streamable.Endpoint(
+                    self._app_context, self._name, self._description
+                )
                 await made.start()
                 self._endpoint = made
             return self._endpoint

@@ -1,5 +1,5 @@
 """
-MCP over streamable HTTP: the SDK's session manager behind the door of a site.
+MCP over streamable HTTP: the SDK's session manager behind the door of an application.
 
 Clients of the 2026 protocol send requests that stand alone. Those of the 2025 protocol have a
 session in this process, which belongs to whoever opened it; the conversations are in the store, so
@@ -25,11 +25,11 @@ from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
 
 from looopy.errors import LooopyError
+from looopy.server.app_context import AppContext
 from looopy.server.gate.expiry import valid_s
 from looopy.server.problems import problem_response
 from looopy.server.protocols.mcp.calls import ASKS_IN_RESULTS, Call
 from looopy.server.protocols.mcp.serving import DESCRIPTION, Offer, make_server
-from looopy.server.site import Site
 from looopy.types.context import AuthContext
 
 _AUTH: Final = "looopy.mcp.auth"
@@ -50,16 +50,17 @@ class Endpoint:
         name, description: Those of the tool.
     """
 
-    def __init__(self, site: Site, name: str, description: str | None) -> None:
-        self._site = site
+    def __init__(self, app_context: AppContext, name: str, description: str | None) -> None:
+        self._app_context = app_context
         self._closing = False
-        offer = Offer(site.host, description or DESCRIPTION)
+        offer = Offer(app_context.host, description or DESCRIPTION)
         server = make_server({name: offer}, name="looopy", call=self._call)
         self._manager = StreamableHTTPSessionManager(
             server,
             session_idle_timeout=_IDLE_S,
-            max_request_body_size=2 * site.limits.body_bytes,  # it was measured; JSON may grow
-            max_sessions=site.limits.streams,
+            max_request_body_size=2
+            * app_context.limits.body_bytes,  # it was measured; JSON may grow
+            max_sessions=app_context.limits.streams,
         )
         self._sessions: dict[str, deque[str]] = {}
         self._running: asyncio.Task[None] | None = None
@@ -94,9 +95,9 @@ class Endpoint:
 
         def is_closing() -> bool:
             """True if it is not the client who ends the call: by leaving, if it stands alone."""
-            return self._closing or self._site.host.closed or (alone and not left)
+            return self._closing or self._app_context.host.closed or (alone and not left)
 
-        return Call(offer.host, context, auth, is_closing, site=self._site)
+        return Call(offer.host, context, auth, is_closing, app_context=self._app_context)
 
     async def answer(
         self, request: Request, auth: AuthContext, body: dict[str, Any] | None, send: Send
@@ -107,14 +108,14 @@ class Endpoint:
         Args:
             body: The bytes that were read and checked.
         """
-        tenant = auth.tenant_id or self._site.host.stores.tenant
+        tenant = auth.tenant_id or self._app_context.host.stores.tenant
         caller = json.dumps([tenant, auth.actor_id])
         scope = _scope(request, auth, caller)
         method = None if body is None else body.get("method")
         with ExitStack() as counted:
             if request.method == "GET" or method == "tools/call":
                 try:
-                    counted.enter_context(self._site.stream(auth))
+                    counted.enter_context(self._app_context.stream(auth))
                 except LooopyError as error:
                     await problem_response(error)(scope, request.receive, send)
                     return
@@ -152,7 +153,7 @@ class Endpoint:
         self._sessions[caller] = mine  # the last that came is the last
         while len(self._sessions) > _MOST_CALLERS:
             del self._sessions[next(iter(self._sessions))]
-        if len(mine) > self._site.limits.streams_per_actor:
+        if len(mine) > self._app_context.limits.streams_per_actor:
             headers = [pair for pair in scope["headers"] if pair[0] != _SESSION]
             oldest = [*headers, (_SESSION, mine.popleft().encode())]
             ending = {**scope, "method": "DELETE", "headers": oldest}

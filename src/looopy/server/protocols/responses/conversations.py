@@ -19,11 +19,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from looopy.errors import ValueRefused
+from looopy.server.app_context import AppContext
 from looopy.server.gate.body import has_body
 from looopy.server.problems import Problem
 from looopy.server.protocols.chains import message_of, record_of
 from looopy.server.protocols.responses.items import Json, ResponseBuilder
-from looopy.server.site import Site
 from looopy.stores.bundle import Stores
 from looopy.stores.pages import events_of
 from looopy.stores.records import ContextRecord, TurnRecord
@@ -48,14 +48,14 @@ class Conversations:
         model: The name by which clients know the agent.
     """
 
-    def __init__(self, site: Site, model: str) -> None:
-        self._site = site
+    def __init__(self, app_context: AppContext, model: str) -> None:
+        self._app_context = app_context
         self._model = model
 
     async def begin(self, request: Request) -> Response:
         """POST /v1/conversations."""
-        await self._site.identify(request)
-        body = await self._site.read_json(request) if has_body(request.scope) else {}
+        await self._app_context.identify(request)
+        body = await self._app_context.read_json(request) if has_body(request.scope) else {}
         for name, value in body.items():
             if value:
                 text = f"{name} is not supported here: send it with the first response"
@@ -69,9 +69,9 @@ class Conversations:
 
     async def erase(self, request: Request) -> Response:
         """DELETE /v1/conversations/{conversation_id}: nothing of it stays."""
-        auth = await self._site.identify(request)
+        auth = await self._app_context.identify(request)
         name = request.path_params["conversation_id"]
-        await self._site.erase(name, auth)
+        await self._app_context.erase(name, auth)
         return JSONResponse({"id": name, "object": "conversation.deleted", "deleted": True})
 
     async def items(self, request: Request) -> Response:
@@ -97,9 +97,9 @@ class Conversations:
         return JSONResponse(page_of(found[:limit], more=len(found) > limit))
 
     async def _found(self, request: Request) -> tuple[Stores, ContextRecord]:
-        auth = await self._site.identify(request)
-        record = await self._site.host.current(request.path_params["conversation_id"], auth)
-        return self._site.host.stores_for(auth), record
+        auth = await self._app_context.identify(request)
+        record = await self._app_context.host.current(request.path_params["conversation_id"], auth)
+        return self._app_context.host.stores_for(auth), record
 
     async def _items(
         self, stores: Stores, record: ContextRecord, *, descending: bool, after: str | None

@@ -30,6 +30,7 @@ from looopy.agent.hosted import enabled_tools_of
 from looopy.agent.stream import TurnStream
 from looopy.errors import ConfigurationError, LooopyError, ValueRefused
 from looopy.loop.output import FINAL_ANSWER
+from looopy.server.app_context import AppContext
 from looopy.server.gate.expiry import while_valid
 from looopy.server.problems import Problem, problem_of
 from looopy.server.protocols.chains import message_of, record_of
@@ -48,7 +49,6 @@ from looopy.server.protocols.responses.items import (
     rest_of,
 )
 from looopy.server.protocols.responses.request import BRINGS, FACE, Asked, read
-from looopy.server.site import Site
 from looopy.server.sse import EventStream, frame
 from looopy.stores.bundle import Stores
 from looopy.stores.pages import events_of
@@ -63,7 +63,7 @@ Handler: TypeAlias = Callable[[Request], Awaitable[Response]]
 
 
 def responses_api(
-    site: Site, *, model: str = "looopy", allow: Collection[str] = ()
+    app_context: AppContext, *, model: str = "looopy", allow: Collection[str] = ()
 ) -> Sequence[BaseRoute]:
     """
     The routes of OpenAI's Responses API, for `create_app(protocols=[responses_api])`.
@@ -79,7 +79,10 @@ def responses_api(
     """
     if unknown := set(allow) - set(BRINGS):
         raise ConfigurationError(f"allow takes {' and '.join(BRINGS)}, not {min(unknown)!r}")
-    endpoints, conversations = _Endpoints(site, model, allow), Conversations(site, model)
+    endpoints, conversations = (
+        _Endpoints(app_context, model, allow),
+        Conversations(app_context, model),
+    )
     one, whole = "/v1/responses/{response_id}", "/v1/conversations/{conversation_id}"
     return [
         Route("/v1/responses", _answered(endpoints.create), methods=["POST"]),
@@ -97,20 +100,20 @@ def responses_api(
 
 
 class _Endpoints:
-    def __init__(self, site: Site, model: str, allow: Collection[str]) -> None:
-        self._site = site
+    def __init__(self, app_context: AppContext, model: str, allow: Collection[str]) -> None:
+        self._app_context = app_context
         self._model = model
         self._allow = allow
         self._delivered = Delivered()
 
     async def models(self, request: Request) -> Response:
         """GET /v1/models."""
-        await self._site.identify(request)
+        await self._app_context.identify(request)
         return JSONResponse({"object": "list", "data": [self._as_model()]})
 
     async def one_model(self, request: Request) -> Response:
         """GET /v1/models/{model}."""
-        await self._site.identify(request)
+        await self._app_context.identify(request)
         self._check_model(request.path_params["model"])
         return JSONResponse(self._as_model())
 
@@ -128,24 +131,24 @@ class _Endpoints:
 
     async def create(self, request: Request) -> Response:
         """POST /v1/responses."""
-        auth = await self._site.identify(request)
-        body = await self._site.read_json(request)
+        auth = await self._app_context.identify(request)
+        body = await self._app_context.read_json(request)
         asked = read(body, allowed=self._allow)
-        self._site.check_size(asked.message, "/input")
+        self._app_context.check_size(asked.message, "/input")
         self._check_model(asked.model)
         attempt = Attempt(request, body, asked, auth)
-        earlier = await attempt.earlier(self._site.host, auth, self._delivered)
+        earlier = await attempt.earlier(self._app_context.host, auth, self._delivered)
         if earlier is not None:
             builder, events = await self._again(asked, auth, *earlier)
             return await self._answer(request, asked, auth, builder, events)
         context_id, fork_behind = await self._context_of(asked, auth, attempt)
         async with AsyncExitStack() as held:
-            async with self._site.turn(auth, context_id, attempt.key):
+            async with self._app_context.turn(auth, context_id, attempt.key):
                 if fork_behind is not None:
                     await self._fork(asked, auth, context_id, fork_behind)
                 create = asked.after_turn is None and asked.message is not None
                 agent = await held.enter_async_context(
-                    self._site.host.agent(context_id, auth, create=create)
+                    self._app_context.host.agent(context_id, auth, create=create)
                 )
                 await _check_choice(agent, asked)
                 turn = self._begin(agent, asked, auth, attempt)
@@ -164,7 +167,7 @@ class _Endpoints:
         events: AsyncGenerator[AgentEvent, None],
     ) -> Response:
         """The response, once it is there; in the background at once; or its stream."""
-        tenant = self._site.host.stores_for(auth).tenant
+        tenant = self._app_context.host.stores_for(auth).tenant
 
         def delivered() -> None:
             self._delivered.add(tenant, builder.context_id, builder.turn)
@@ -196,23 +199,25 @@ class _Endpoints:
         self, asked: Asked, auth: AuthContext, context_id: str, turn: TurnRecord
     ) -> tuple[ResponseBuilder, AsyncGenerator[AgentEvent, None]]:
         """The turn that an earlier attempt began, continued if its process died."""
-        stores = self._site.host.stores_for(auth)
-        async with self._site.host.agent(context_id, auth, create=False) as agent:
+        stores = self._app_context.host.stores_for(auth)
+        async with self._app_context.host.agent(context_id, auth, create=False) as agent:
             state = await agent.refresh()
             turn = await continued(stores, context_id, turn)
             if state.interrupted_turn == turn.turn:
-                async with self._site.turn(auth, context_id):
+                async with self._app_context.turn(auth, context_id):
                     again = agent.execute_turn(None, auth, options=asked.options)
                     turn = await self._turn(stores, context_id, await again.accepted())
         builder = self._builder(context_id, turn.turn, turn.metadata)
         if turn.end_seq is not None:
             return builder, events_of(stores, context_id, turn.start_seq - 1, turn.end_seq)
-        return builder, self._site.host.events(context_id, auth, after=turn.start_seq - 1)
+        return builder, self._app_context.host.events(context_id, auth, after=turn.start_seq - 1)
 
     async def _watched(
         self, context_id: str, auth: AuthContext, view: AsyncIterator[AgentEvent]
     ) -> AsyncGenerator[AgentEvent, None]:
-        async with self._site.host.agent(context_id, auth):  # keeps it while somebody watches
+        async with self._app_context.host.agent(
+            context_id, auth
+        ):  # keeps it while somebody watches
             async for event in view:
                 yield event
 
@@ -237,7 +242,7 @@ class _Endpoints:
             return attempt.name(), None
         if asked.after_turn is None:
             return asked.context_id, None
-        host = self._site.host
+        host = self._app_context.host
         record = await host.authorise(asked.context_id, auth)
         count = record.turn_count if record is not None else 0
         if asked.after_turn == count:
@@ -248,13 +253,13 @@ class _Endpoints:
         return name, await self._turn(stores, asked.context_id, asked.after_turn)
 
     async def _fork(self, asked: Asked, auth: AuthContext, name: str, behind: TurnRecord) -> None:
-        async with self._site.host.agent(str(asked.context_id), auth, create=False) as agent:
+        async with self._app_context.host.agent(str(asked.context_id), auth, create=False) as agent:
             await _check_choice(agent, asked)
             await agent.fork(name, at=behind.last_position)
 
     async def retrieve(self, request: Request) -> Response:
         """GET /v1/responses/{response_id}."""
-        auth = await self._site.identify(request)
+        auth = await self._app_context.identify(request)
         stores, context_id, turn = await self._found(request, auth)
         builder = self._builder(context_id, turn.turn, turn.metadata)
         again = request.query_params.get("stream", "false").lower()
@@ -262,17 +267,17 @@ class _Endpoints:
             raise Problem("stream is true or false", path="/stream")
         after = number_of(request, "starting_after", -1, MAX_INT)
         if again == "true":
-            events = self._site.host.events(context_id, auth, after=turn.start_seq - 1)
+            events = self._app_context.host.events(context_id, auth, after=turn.start_seq - 1)
             return self._streamed(builder, events, auth, after=after)
         await _replay(stores, builder, context_id, turn)
         return JSONResponse(builder.response())
 
     async def cancel(self, request: Request) -> Response:
         """POST /v1/responses/{response_id}/cancel."""
-        auth = await self._site.identify(request)
+        auth = await self._app_context.identify(request)
         stores, context_id, turn = await self._found(request, auth)
         if turn.outcome is None:
-            async with self._site.host.agent(context_id, auth, create=False) as agent:
+            async with self._app_context.host.agent(context_id, auth, create=False) as agent:
                 await agent.cancel()
             builder = self._builder(context_id, turn.turn, turn.metadata)
             await self._to_the_end(builder, context_id, auth, turn.start_seq - 1)
@@ -282,9 +287,9 @@ class _Endpoints:
 
     async def delete(self, request: Request) -> Response:
         """DELETE /v1/responses/{response_id}: erases its conversation, if it is all of it."""
-        auth = await self._site.identify(request)
+        auth = await self._app_context.identify(request)
         _, context_id, turn = await self._found(request, auth)
-        record = await self._site.host.authorise(context_id, auth)
+        record = await self._app_context.host.authorise(context_id, auth)
         if record is not None and record.turn_count > 1:
             raise Problem(
                 "this response belongs to a conversation with others, which need it: delete the"
@@ -292,13 +297,13 @@ class _Endpoints:
                 status=409,
                 code="response_in_conversation",
             )
-        await self._site.erase(context_id, auth)
+        await self._app_context.erase(context_id, auth)
         name = response_id(context_id, turn.turn)
         return JSONResponse({"id": name, "object": "response", "deleted": True})
 
     async def input_items(self, request: Request) -> Response:
         """GET /v1/responses/{response_id}/input_items: the message and answers that began it."""
-        auth = await self._site.identify(request)
+        auth = await self._app_context.identify(request)
         stores, context_id, turn = await self._found(request, auth)
         message = await message_of(stores, context_id, turn)
         items = [] if message is None else [input_item(message, context_id, turn.turn)]
@@ -308,7 +313,7 @@ class _Endpoints:
         self, builder: ResponseBuilder, context_id: str, auth: AuthContext, after: int
     ) -> None:
         """Wait until the turn has ended, but not for ever: a tool may hold it."""
-        events = self._site.host.events(context_id, auth, after=after)
+        events = self._app_context.host.events(context_id, auth, after=after)
         try:
             async with asyncio.timeout(_CANCELLED_WITHIN_S), aclosing(events):
                 async for event in events:
@@ -329,8 +334,10 @@ class _Endpoints:
         if place is None:
             raise _no_response()
         context_id, number = place
-        await self._site.host.current(context_id, auth)  # a dead process leaves none in progress
-        stores = self._site.host.stores_for(auth)
+        await self._app_context.host.current(
+            context_id, auth
+        )  # a dead process leaves none in progress
+        stores = self._app_context.host.stores_for(auth)
         return stores, context_id, await self._turn(stores, context_id, number)
 
     async def _turn(self, stores: Stores, context_id: str, number: int) -> TurnRecord:
@@ -362,7 +369,7 @@ class _Endpoints:
                 one = builder.failed(problem_of(error).message)
                 yield frame(one["type"], one)
 
-        return EventStream(self._site, auth, frames())
+        return EventStream(self._app_context, auth, frames())
 
 
 async def _check_choice(agent: Agent, asked: Asked) -> None:

@@ -30,7 +30,7 @@ from typing import Any, TypeVar
 from looopy._failpoints import reach
 from looopy.errors import LooopyError, StoreUnavailable
 from looopy.stores.blobs.base import Blobs
-from looopy.stores.notifier import Bells
+from looopy.stores.notifier import Notifier
 from looopy.stores.sql.driver import (
     Query,
     Ring,
@@ -96,7 +96,7 @@ class PostgresDriver:
         bring_to_head: Callable[[PostgresURL], object] | None = None,
         patience_s: float = PATIENCE_S,
     ) -> None:
-        self.bells = Bells(_POLL_POOLED_S) if url.pooled else Bells()
+        self.notifier = Notifier(_POLL_POOLED_S) if url.pooled else Notifier()
         self.blobs: Blobs | None = None
         self._url = url
         self._bring_to_head = bring_to_head
@@ -144,7 +144,7 @@ class PostgresDriver:
             await pool.close()
             raise
         self._pool, self._pid, self._loop = pool, os.getpid(), here
-        self._news = News(self._url, self.bells, pool)
+        self._news = News(self._url, self.notifier, pool)
 
     async def _was_migrated(self, found: str | None) -> bool:
         """True if a schema at *found* had to be made or changed first."""
@@ -256,7 +256,7 @@ class PostgresDriver:
             if self._news is not None:
                 self._news.tell(ring)
             for context_id in (ring.context_id, *ring.others):
-                self.bells.ring(ring.tenant, context_id, inbox=ring.inbox)
+                self.notifier.notify(ring.tenant, context_id, inbox=ring.inbox)
 
     def _line(self, work: Callable[[], Steps[Any]], ring: Ring | None) -> _Line:
         """

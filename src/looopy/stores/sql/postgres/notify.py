@@ -22,7 +22,7 @@ import secrets
 from collections.abc import AsyncIterator
 from typing import Any
 
-from looopy.stores.notifier import Bells, Key
+from looopy.stores.notifier import Key, Notifier
 from looopy.stores.sql.driver import Ring
 from looopy.stores.sql.postgres.errors import Trouble
 from looopy.stores.sql.postgres.pool import Pool, connect, no_connection
@@ -42,10 +42,10 @@ _random = random.SystemRandom()
 
 class News:
     """
-    Connects the bells of one driver with those of the others on its database, while it is open.
+    Connects the notifier of one driver with those of the others on its database, while it is open.
 
     Args:
-        bells: Rung for the changes of other drivers.
+        notifier: Notified of the changes of other drivers.
         pool: Source of a connection for sending, from time to time.
         quiet_s: How long the channel may be silent before the server is asked for a sign of life.
         answer_s: How long that answer may take.
@@ -57,14 +57,14 @@ class News:
     def __init__(
         self,
         url: PostgresURL,
-        bells: Bells,
+        notifier: Notifier,
         pool: Pool,
         *,
         quiet_s: float = 30.0,
         answer_s: float = 10.0,
     ) -> None:
         self._url = url
-        self._bells = bells
+        self._notifier = notifier
         self._pool = pool
         self._quiet_s = quiet_s
         self._answer_s = answer_s
@@ -78,13 +78,13 @@ class News:
         self._soon: asyncio.TimerHandle | None = None  # when to begin with it
         if url.pooled:
             return
-        for key in bells.keys:  # left by waiters while this was closed
+        for key in notifier.keys:  # left by waiters while this was closed
             self._notice(key, here=True)
-        bells.noticed = lambda key, here: self._notice(key, here=here)
+        notifier.noticed = lambda key, here: self._notice(key, here=here)
 
     async def close(self) -> None:
         """Stop listening, and send the remaining news unless that takes long."""
-        self._bells.noticed = None
+        self._notifier.noticed = None
         if self._soon is not None:
             self._soon.cancel()
         if self._untold and self._telling is None:  # its earlier failure
@@ -178,7 +178,7 @@ class News:
             # Without a connection, waiters poll.
             with contextlib.suppress(Trouble):
                 async with _ear(self._url, self._answer_s) as ear:
-                    self._bells.ring_all()  # for changes announced while nobody listened
+                    self._notifier.notify_all()  # for changes announced while nobody listened
                     pause_s = _SHORTEST_PAUSE_S
                     while True:
                         heard = await ear.hear(self._quiet_s)
@@ -196,7 +196,7 @@ class News:
         for word in words:
             key = self._contexts.get(word.removesuffix(_INBOX))
             if key is not None:
-                self._bells.ring(*key, inbox=word.endswith(_INBOX))
+                self._notifier.notify(*key, inbox=word.endswith(_INBOX))
 
 
 _INBOX = "+"

@@ -28,7 +28,7 @@ from typing import Any, TypeVar
 from looopy._failpoints import reach
 from looopy.errors import LooopyError, SchemaOutOfDate, StoreUnavailable
 from looopy.stores.blobs.base import Blobs
-from looopy.stores.notifier import Bells, Key
+from looopy.stores.notifier import Key, Notifier
 from looopy.stores.shield import answer
 from looopy.stores.sql.driver import (
     Query,
@@ -77,7 +77,7 @@ class SQLiteDriver:
         bring_to_head: Callable[[Path], object] | None = None,
         patience_s: float = sqlite.PATIENCE_S,
     ) -> None:
-        self.bells = Bells()
+        self.notifier = Notifier()
         self.blobs: Blobs | None = None
         self._path = path
         self._bring_to_head = bring_to_head
@@ -111,7 +111,7 @@ class SQLiteDriver:
         def connect_reader() -> Connection:
             return sqlite.connect(path, create=False, query_only=True, patience_s=patience_s)
 
-        writer = _Worker("looopy-writer", path, connect_writer, _write, patience_s, self.bells)
+        writer = _Worker("looopy-writer", path, connect_writer, _write, patience_s, self.notifier)
         reader = _Worker("looopy-reader", path, connect_reader, _read, patience_s)
         try:
             await writer.start()  # first: it makes the file and its schema
@@ -123,8 +123,8 @@ class SQLiteDriver:
         self._writer, self._reader, self._pid = writer, reader, os.getpid()
         # A forgotten close leaves no thread behind once the driver is gone.
         self._forgotten = weakref.finalize(self, _stop, (reader, writer), self._pid)
-        self.bells.noticed = writer.notice
-        self.bells.ring_all()  # for what came while this was closed
+        self.notifier.noticed = writer.notice
+        self.notifier.notify_all()  # for what came while this was closed
         writer.look()
 
     async def run(
@@ -164,7 +164,7 @@ class SQLiteDriver:
         """Carry out what was accepted, then close the file and join both threads."""
         writer, reader = self._writer, self._reader
         self._writer = self._reader = None
-        self.bells.noticed = None
+        self.notifier.noticed = None
         if writer is None or reader is None or self._pid != os.getpid():
             return
         if self._forgotten is not None:
@@ -202,7 +202,8 @@ class _Worker:
     """
     A thread that owns one connection and carries out the jobs in its queue, in order.
 
-    With *bells*, it rings those that a job names, and all of them if another process has committed.
+    With *notifier*, it notifies of the contexts that a job names, and of all if another process has
+    committed.
     While anybody listens, it checks for such commits between its jobs, and whenever it was idle for
     a while.
     """
@@ -214,9 +215,9 @@ class _Worker:
         connect: Callable[[], Connection],
         carry_out: Callable[[Connection, Sequence[_Job], Path, float], None],
         patience_s: float,
-        bells: Bells | None = None,
+        notifier: Notifier | None = None,
     ) -> None:
-        self._bells = bells
+        self._notifier = notifier
         self._seen = 0
         self._to_empty = False  # true if the log may still hold deleted data
         self._page: int | None = None  # pages from here on may still hold some in their gaps
@@ -275,7 +276,7 @@ class _Worker:
 
     def _look_if_heard(self) -> None:
         self._soon = None
-        if self._bells is not None and self._bells.heard:
+        if self._notifier is not None and self._notifier.has_listeners:
             self.look()
 
     def look(self) -> None:
@@ -311,7 +312,7 @@ class _Worker:
                 if erased or self._to_empty:
                     self._to_empty = not connection.empty_log(wait=erased or not going_on)
                 if jobs:
-                    self._call(_hand_out, jobs, self._bells)
+                    self._call(_hand_out, jobs, self._notifier)
                 cleared = False
                 if self._page is not None and (self._hurries or not jobs):
                     cleared = self._clear_gaps(connection)
@@ -369,8 +370,8 @@ class _Worker:
         Returns:
             How long to wait for a job before looking again; `None`: until there is one.
         """
-        bells = self._bells
-        if bells is None or not bells.heard:
+        notifier = self._notifier
+        if notifier is None or not notifier.has_listeners:
             return None
         rest_s = self._next_look - time.monotonic()
         if rest_s > 0:
@@ -380,7 +381,7 @@ class _Worker:
             found = sqlite.data_version(connection)
             if found != self._seen:
                 self._seen = found
-                self._call(bells.ring_all)
+                self._call(notifier.notify_all)
         self._next_look = time.monotonic() + _LOOK_S
         return _LOOK_S
 
@@ -395,13 +396,13 @@ class _Worker:
             return
 
 
-def _hand_out(jobs: Sequence[_Job], bells: Bells | None) -> None:
+def _hand_out(jobs: Sequence[_Job], notifier: Notifier | None) -> None:
     for job in jobs:
         answer(job.future, job.result, job.error)
     for job in jobs:
-        if bells is not None and job.ring is not None and may_have_written(job.error):
+        if notifier is not None and job.ring is not None and may_have_written(job.error):
             for context_id in (job.ring.context_id, *job.ring.others):
-                bells.ring(job.ring.tenant, context_id, inbox=job.ring.inbox)
+                notifier.notify(job.ring.tenant, context_id, inbox=job.ring.inbox)
 
 
 def _stop(workers: Sequence[_Worker | None], pid: int) -> None:

@@ -107,7 +107,7 @@ class _Spy:
     """Takes every write of the stores, and says which line it would wait in, with its bell."""
 
     def __init__(self, driver):
-        self.driver, self.bells, self.seen = driver, driver.bells, []
+        self.driver, self.notifier, self.seen = driver, driver.notifier, []
         self.blobs = None
 
     async def run(self, work, *, write, ring=None):

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from looopy.server.protocols.a2a.push.notices import Notice, Notices
 
 _logger = logging.getLogger("looopy")
-_LOOK_S: Final = 10.0  # between two looks at a context whose bell does not ring
+_LOOK_S: Final = 10.0  # between two looks at a context without a notification
 _SCAN_S: Final = 30.0  # between two looks for configurations of other processes
 _KEEP_S: Final = 3600.0  # how long a configuration can be read once its task is over
 _AT_ONCE: Final = 128  # requests

@@ -1,9 +1,10 @@
 """
 One server as its routes see it: the host, the limits, and who is asking.
 
-A protocol is a function `routes(site)` that returns Starlette routes; `create_app` mounts them. A
-route first calls `site.identify(request)`, then reads its body with `site.read_json(request)`, and
-then asks the host, which checks the owner. None of them reads a header of credentials itself.
+A protocol is a function `routes(app_context)` that returns Starlette routes; `create_app` mounts
+them. A route first calls `app_context.identify(request)`, then reads its body with
+`app_context.read_json(request)`, and then asks the host, which checks the owner. None
+of them reads a header of credentials itself.
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ from looopy.types.message import UserMessage
 Authenticate: TypeAlias = Callable[[Request], AuthContext | Awaitable[AuthContext | None] | None]
 """Tells who sends a request; `None` refuses it with 401. A function or a coroutine function."""
 
-Routes: TypeAlias = Callable[["Site"], Sequence[BaseRoute]]
-"""The routes of a protocol for a site."""
+Routes: TypeAlias = Callable[["AppContext"], Sequence[BaseRoute]]
+"""The routes of a protocol for an application."""
 
 _READS_AT_ONCE = 2  # of one caller, each of which may take the memory of a long conversation
 _MOST_CALLERS = 10_000  # whose turns are counted; the others have not come for long
 
 
-class Site:
+class AppContext:
     """
     The host, the limits and the authentication that the routes of a server share.
 
@@ -213,7 +214,7 @@ class Site:
         self._quotas.freed(self.host.stores_for(auth).tenant)
 
     async def close(self) -> None:
-        """End what the site does by itself."""
+        """End the application's background work."""
         await self._quotas.close()
 
     @contextlib.contextmanager
