@@ -171,7 +171,7 @@ async def test_the_program_prints_them_in_three_forms(tmp_path, capsys):
     assert "until 2020-01-01 is before since 2020-01-02" in err
     with pytest.raises(SystemExit):
         main(["usage", "--since", "yesterday"])
-    assert "is no date such as" in capsys.readouterr().err
+    assert "is not a date such as" in capsys.readouterr().err
 
 
 async def test_no_cell_of_the_csv_is_a_formula(tmp_path, capsys):

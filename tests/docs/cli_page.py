@@ -35,17 +35,18 @@ holds only JSON.
 | `LOOOPY_AUTH_KEY` | the application's secret, for [signed archives](archives.md#signed-archives) |
 | `LOOOPY_METRICS_TOKEN` | the token for [`/metrics`](telemetry.md#prometheus) |
 | `LOOOPY_TOKEN` | the token for `--server`; `LOOOPY_UI_TOKEN` does for one on this machine |
+| `LOOOPY_COMPLETE` | set by the [completion](#looopy-completion) of a shell |
 | `LOOOPY_DEBUG` | `1` shows tracebacks and logs |
 """
 
 
 def page() -> str:
     """The whole page."""
-    from looopy.cli.main import _parser
+    from looopy.cli.parser import make_parser
 
     parts = [HEAD]
     with mock.patch.dict("os.environ", {"COLUMNS": str(COLUMNS), "NO_COLOR": "1"}):
-        for parser in _with_commands(_parser()):
+        for parser in _with_commands(make_parser()):
             level = "##" if parser.prog == "looopy" or parser.prog.count(" ") == 1 else "###"
             help_text = parser.format_help().strip()
             parts.append(f"{level} `{parser.prog}`\n\n```text\n{help_text}\n```\n")

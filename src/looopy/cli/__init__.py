@@ -4,7 +4,8 @@ The command line: `looopy chat`, `contexts`, `db`, `serve`, `acp`, `mcp` and `mo
 A command ends with an exit status and, on failure, one line of text. Text of models and tools never
 controls the terminal. The room may import every room; no other room imports it.
 
-- `main`: arguments, commands, exit status. `__main__` runs it as `python -m looopy.cli`.
+- `options`: the commands as a table. `parser`: reads arguments by it. `completion`: completes them.
+- `main`: runs a command; exit status. `__main__` is for `python -m looopy.cli`.
 - `conversations/`: the port of the commands, for a database and for a server.
 - `chat`: a conversation in the terminal; `server_chat`: one on a server, shown by `view`.
 - For a chat: the harmless `tools`, the `commands` of a person, such as `/new`, the question about a
@@ -19,5 +20,5 @@ controls the terminal. The room may import every room; no other room imports it.
   `tables`: rows as text and CSV.
 - `paths`: where the default database lies.
 
-Exports nothing; the console script calls `main.main`. Read `main`, `conversations`, `chat`.
+Exports nothing; the console script calls `main.main`. Read `options`, `main`, `conversations`.
 """

@@ -23,7 +23,7 @@ from looopy.cli.asking import ask_about, is_over
 from looopy.cli.commands import Stored, Switch, command_in, run_command
 from looopy.cli.conversations.database import exists
 from looopy.cli.conversations.opening import is_server
-from looopy.cli.main import DEFAULT_CONTEXT
+from looopy.cli.options import DEFAULT_CONTEXT
 from looopy.cli.parent import end_with_parent
 from looopy.cli.paths import default_url, make_data_folder, shown_place
 from looopy.cli.render import PROMPT, JsonRenderer, Renderer, TextRenderer, show_history
@@ -54,7 +54,7 @@ def chat(
     messages: Sequence[str],
     as_json: bool,
     agreed: bool,
-    with_tools: bool,
+    tools: bool,
     go_on: bool,
 ) -> int:
     """
@@ -83,11 +83,9 @@ def chat(
             model=model,
             messages=messages,
             as_json=as_json,
-            with_tools=with_tools,
+            tools=tools,
             go_on=go_on,
         )
-    if token is not None:
-        raise ConfigurationError("--token is for a server: --server http://HOST:PORT")
     messages = [sys.stdin.read().removesuffix("\n") if m == "-" else m for m in messages]
     terminal = Terminal(quiet_out=as_json or bool(messages))
     if terminal.has_person:
@@ -101,7 +99,7 @@ def chat(
         return Agent(
             name,
             llm_provider=model,
-            tools=BUILTIN_TOOLS if with_tools else (),
+            tools=BUILTIN_TOOLS if tools else (),
             system_prompt=SYSTEM_PROMPT,
             stores=place,
             loop_config=LoopConfig(history_tokens=_LOCAL_HISTORY_TOKENS if local else "auto"),

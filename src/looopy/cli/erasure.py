@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from datetime import timedelta
 from typing import Any
 
 from looopy.cli.conversations.base import Conversations
@@ -19,25 +16,7 @@ from looopy.stores.bundle import Stores
 from looopy.stores.rules import check_context_id
 
 _SHOWN = 20
-_HOURS = {"h": 1, "d": 24, "w": 7 * 24, "y": 365 * 24}
-_BYTES = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 _KINDS = ("turns", "messages", "events", "artifacts", "inbox", "keys", "blobs", "bytes", "backups")
-
-
-def age(text: str) -> timedelta:
-    """A time span from text such as `90d`, or `ArgumentTypeError`."""
-    found = re.fullmatch(r"([0-9]{1,6})([hdwy])", text.strip().lower())
-    if found is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not an age: use 12h, 90d, 8w or 2y")
-    return timedelta(hours=int(found[1]) * _HOURS[found[2]])
-
-
-def size(text: str) -> int:
-    """A number of bytes from text such as `500MB`, or `ArgumentTypeError`."""
-    found = re.fullmatch(r"([0-9]{1,15})\s*([kmgt]?b|)", text.strip().lower())
-    if found is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a size: use 1000000, 500MB or 2GB")
-    return int(found[1]) * _BYTES[found[2] if found[2] != "b" else ""]
 
 
 async def delete_contexts(

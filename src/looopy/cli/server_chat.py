@@ -22,7 +22,7 @@ from looopy.cli.commands import Switch, command_in, run_command
 from looopy.cli.contexts import context_line
 from looopy.cli.conversations.background import Away, Background, News
 from looopy.cli.conversations.server import FIRST_S, connect, show_away
-from looopy.cli.main import DEFAULT_CONTEXT
+from looopy.cli.options import DEFAULT_CONTEXT
 from looopy.cli.parent import end_with_parent
 from looopy.cli.render import PROMPT, show_history
 from looopy.cli.terminal import NewsCame, Terminal, edit_lines, one_line
@@ -56,7 +56,7 @@ def chat(
     model: str | None,
     messages: Sequence[str],
     as_json: bool,
-    with_tools: bool,
+    tools: bool,
     go_on: bool,
 ) -> int:
     """
@@ -77,7 +77,7 @@ def chat(
         ConfigurationError: An option is for agents of this process.
         LooopyError: The server cannot be reached, or refuses the caller.
     """
-    if model is not None or not with_tools:
+    if model is not None or not tools:
         raise ConfigurationError("--model and --no-tools are not for a server: it has its agents")
     if context_id is not None:
         check_context_id(context_id)

@@ -7,11 +7,30 @@ from contextlib import AbstractAsyncContextManager
 from looopy.cli.conversations.base import Conversations
 from looopy.cli.paths import default_url
 from looopy.cli.terminal import Terminal
+from looopy.errors import ConfigurationError
 
 
 def is_server(url: str | None) -> bool:
     """True for the address of a server."""
     return (url or "").startswith(("http://", "https://"))
+
+
+def check_place(place: str, url: str | None, token: str | None) -> None:
+    """
+    Check that a command works on the place at *url*.
+
+    Args:
+        place: See `options.Command`.
+
+    Raises:
+        ConfigurationError: It does not, or a database is given a token.
+    """
+    if place == "database" and is_server(url):
+        raise ConfigurationError("this command takes a database, not a server")
+    if place == "server" and not is_server(url):
+        raise ConfigurationError("this command takes a server: --server http://HOST:PORT")
+    if token is not None and not is_server(url):
+        raise ConfigurationError("--token is for a server: --server http://HOST:PORT")
 
 
 def open_conversations(
