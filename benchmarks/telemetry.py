@@ -6,7 +6,7 @@ medians, of the times and of the ratios of rounds side by side. With telemetry, 
 collector in a process of its own, by OpenTelemetry's batches over HTTP. All threads count. A scrape
 of the metrics comes by the clock, not by the turn, so it is measured apart.
 
-Spans go by looopy's exporter, as from `looopy serve`, and then by OpenTelemetry's. The last figure
+Spans go by OpenTelemetry's exporter, as from `looopy serve`. The last figure
 is OpenTelemetry's own share: its SDK called by hand beside a turn without telemetry, with as many
 spans, attributes and measurements, and its exporter.
 
@@ -33,9 +33,7 @@ from statistics import median
 from typing import Any
 
 from opentelemetry.context import Context, attach
-from opentelemetry.exporter.otlp.proto.http.trace_exporter import (
-    OTLPSpanExporter as UsualSpanExporter,
-)
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.trace import TracerProvider
@@ -47,7 +45,6 @@ from looopy import Agent, tool
 from looopy.llm import OpenAIProvider
 from looopy.llm.provider import LLMProvider
 from looopy.telemetry import configure
-from looopy.telemetry.otlp import OTLPSpanExporter
 from looopy.testing import ScriptedProvider, text, tool_call
 
 KINDS = ["stream", "stream-tool", "wire", "wire-tool", "text", "tool"]
@@ -179,15 +176,13 @@ async def round_of(
 
 async def compare(kind: str, backend: str, port: str, rounds: int) -> None:
     """Print the figures and their ratios, for one kind of turn on one backend."""
-    tracers = {}
-    for exporter in (OTLPSpanExporter, UsualSpanExporter):
-        tracers[exporter] = TracerProvider()
-        sender = exporter(f"http://127.0.0.1:{port}/v1/traces")
-        tracers[exporter].add_span_processor(BatchSpanProcessor(sender))
+    tracers = TracerProvider()
+    sender = OTLPSpanExporter(f"http://127.0.0.1:{port}/v1/traces")
+    tracers.add_span_processor(BatchSpanProcessor(sender))
     meters = MeterProvider([PrometheusMetricReader()])
-    by_hand = ByHand(tracers[UsualSpanExporter], meters)
+    by_hand = ByHand(tracers, meters)
     plain: list[float] = []
-    watched: dict[Any, list[float]] = {exporter: [] for exporter in tracers}
+    watched: list[float] = []
     bare: list[float] = []
 
     with tempfile.TemporaryDirectory() as folder:
@@ -195,24 +190,20 @@ async def compare(kind: str, backend: str, port: str, rounds: int) -> None:
         for number in range(rounds):
             configure(enabled=False)
             plain.append(await round_of(kind, url, f"off-{number}", lambda: None, port))
-            for exporter, provider in tracers.items():
-                configure(tracer_provider=provider, meter_provider=meters)
-                name, end = f"{exporter is OTLPSpanExporter}-{number}", provider.force_flush
-                watched[exporter].append(await round_of(kind, url, name, end, port))
+            configure(tracer_provider=tracers, meter_provider=meters)
+            end = tracers.force_flush
+            watched.append(await round_of(kind, url, f"on-{number}", end, port))
             configure(enabled=False)
-            end = tracers[UsualSpanExporter].force_flush
             bare.append(await round_of(kind, url, f"hand-{number}", end, port, by_hand))
     configure()
     began = time.process_time()
     generate_latest(REGISTRY)
     scraped = (time.process_time() - began) * 1000
     meters.shutdown()
-    for provider in tracers.values():
-        provider.shutdown()
+    tracers.shutdown()
     off = median(plain)
     print(
-        f"{kind:11} {backend:7} off {off:.3f} ms, on {over(watched[OTLPSpanExporter], plain)},"
-        f" by OpenTelemetry's exporter {over(watched[UsualSpanExporter], plain)},"
+        f"{kind:11} {backend:7} off {off:.3f} ms, on {over(watched, plain)},"
         f" OpenTelemetry by hand {over(bare, plain)}; a scrape {scraped:.1f} ms",
         flush=True,
     )

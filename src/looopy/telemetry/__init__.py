@@ -8,7 +8,7 @@ errors, and nothing above them: agents and loops report to it.
 - `current`: decides whether a turn is watched. `watch`: one turn as spans and metrics.
 - `instruments`, `names`: the metrics, and the names of OpenTelemetry's GenAI conventions.
 - `options`, `content`: messages in spans, which are off by default.
-- `exporters`, `otlp`: the way to a collector, for `looopy serve`.
+- `exporters`: the way to a collector, for `looopy serve`.
 - `logs`: JSON lines. `process`: the name of this process.
 """
 

@@ -84,10 +84,9 @@ def _check_url(name: str, url: str) -> None:
 
 def _set_tracers() -> list[Callable[[], object]]:
     from opentelemetry import trace
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
-
-    from looopy.telemetry.otlp import OTLPSpanExporter
 
     if not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
         return []
