@@ -162,9 +162,7 @@ async def _read(turn: RunningTurn) -> None:
         for earlier in range(max(1, number - _EARLIER), number):
             if (context_id, earlier) not in _seen:
                 _seen.add((context_id, earlier))
-                _turns.append(
-                    _Turn(await read_recording(stores, context_id, earlier), None, None)
-                )
+                _turns.append(_Turn(await read_recording(stores, context_id, earlier), None, None))
     except (StoreError, ValueRefused, asyncio.CancelledError) as error:
         test = os.environ.get("PYTEST_CURRENT_TEST", "")
         _note(test, _NOT_READ, type(error).__name__, named=True)
@@ -334,7 +332,9 @@ def main(paths: list[str]) -> int:
         file = Path(folder) / "replays.jsonl"
         file.touch()
         os.environ[_FILE] = str(file)
-        failed = pytest.main(["-q", "-p", "tests.campaign.replays", *(paths or ["tests/agent"])])
+        failed = pytest.main(
+            ["-q", "-m", "", "-p", "tests.campaign.replays", *(paths or ["tests/agent"])]
+        )
         found = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     said, status = judged(found, MEANT, whole=not paths)
     print("\n".join(said))

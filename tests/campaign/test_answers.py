@@ -4,6 +4,7 @@ import pytest
 
 
 @pytest.mark.campaign
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_process_killed_at_any_point_of_an_approval_loses_and_doubles_nothing(campaign):
     """An approved external tool runs exactly once, or its outcome is unknown; each boundary hit."""

@@ -4,6 +4,7 @@ import pytest
 
 
 @pytest.mark.campaign
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_no_row_names_bytes_that_are_missing_after_a_kill(campaign):
     """At each boundary of a part and of its row, on both databases: no violation."""

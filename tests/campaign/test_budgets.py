@@ -15,6 +15,7 @@ def test_processes_share_a_budget_and_overspend_it_neither_alive_nor_killed(camp
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.long
 def test_a_budget_that_is_not_compared_or_refunds_twice_is_found_out(campaign):
     """The same turns on code that is broken on purpose: each of the two is noticed."""
     done = campaign("--wrong", "--only", f"{_ALIVE}:", *_SEED)

@@ -4,6 +4,7 @@ import pytest
 
 
 @pytest.mark.campaign
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_an_erasure_takes_every_word_of_a_person_and_no_other(campaign):
     """On every store, over clears, forks, rewinds and summaries."""

@@ -9,12 +9,13 @@ _WRONG = "save at the end of a turn, sqlite"
 @pytest.mark.timeout(600)
 def test_nothing_acknowledged_is_lost_and_no_finished_tool_runs_twice(campaign):
     """Random kills, kills at every boundary, and kills during recovery: no violation."""
-    done = campaign("--share", "0.006", "--only", "kills", "--seed", "1")
+    done = campaign("--share", "0.006", "--only", "kills/sqlite", "kills/asyncpg", "--seed", "1")
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.campaign
 @pytest.mark.timeout(600)
+@pytest.mark.long
 def test_saving_at_the_end_of_the_turn_is_found_out(campaign):
     """The same kills on the wrong order: the check can see either thing that it looks for."""
     done = campaign("--wrong", "--runs", "15", "--only", _WRONG, "--seed", "1")

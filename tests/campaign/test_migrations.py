@@ -4,6 +4,7 @@ import pytest
 
 
 @pytest.mark.campaign
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_killed_migration_leaves_what_was_or_what_is_to_be(campaign):
     """On both engines, at any statement of any step; and two starters migrate once."""
@@ -12,6 +13,7 @@ def test_a_killed_migration_leaves_what_was_or_what_is_to_be(campaign):
 
 
 @pytest.mark.campaign
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_migration_that_commits_each_statement_is_found_out(campaign):
     """The check can see what it looks for."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.campaign, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.campaign, pytest.mark.long, pytest.mark.timeout(600)]
 
 
 def test_every_face_shows_the_same_turn_after_cuts_and_kills():

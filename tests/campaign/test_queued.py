@@ -4,6 +4,7 @@ import pytest
 
 
 @pytest.mark.campaign
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_process_killed_at_any_point_of_a_steered_turn_loses_no_message(campaign):
     """What was acknowledged is said once, what was taken back is not; each boundary is hit."""

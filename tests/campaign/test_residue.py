@@ -13,6 +13,7 @@ def test_erased_words_are_in_no_byte_of_a_file(campaign):
 
 @pytest.mark.campaign
 @pytest.mark.timeout(300)
+@pytest.mark.long
 def test_words_left_in_the_gaps_of_pages_are_found_out(campaign):
     """The check can see what it looks for."""
     done = campaign("--wrong", "--runs", "1", "--only", "residue", "--seed", "31")

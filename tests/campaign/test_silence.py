@@ -4,6 +4,7 @@ import pytest
 
 
 @pytest.mark.campaign
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_server_may_fall_silent_at_any_moment(campaign):
     """Every call ends, nothing is lost, nothing is doubled, and callers are told the truth."""

@@ -4,6 +4,7 @@ import pytest
 
 
 @pytest.mark.campaign
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_message_is_kept_as_it_was_or_refused_whole(campaign):
     """On every store, whatever is in it, and whatever else was to be stored with it."""
