@@ -14,7 +14,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import create_engine
 from tests.migrations.second import SECOND, second_migration
-from tests.postgres import as_driver, ask
+from tests.postgres import PSYCOPG, as_driver, ask
 
 from looopy.errors import ConfigurationError, SchemaOutOfDate, StoreUnavailable
 from looopy.stores import open_stores
@@ -42,7 +42,7 @@ def _tables(url):
     }
 
 
-@pytest.fixture(params=["asyncpg", "psycopg"])
+@pytest.fixture(params=["asyncpg", PSYCOPG])
 def url(request, fresh_postgres):
     """An empty database, through each driver."""
     return as_driver(fresh_postgres, request.param)
@@ -260,7 +260,8 @@ async def test_an_upgrade_with_nothing_to_do_waits_for_nobody(url):
         assert ask(_plain(url), _QUEUED) == []
 
 
-# Children that are killed before one statement of the migration: the first, the second, and so on.
+# Children that are killed before one statement of the migration: the first, the second, and so on,
+# or each so many statements later.
 # Forked, because alembic takes longer to load than the whole migration.
 _KILLED = """
 import os, sys
@@ -282,7 +283,7 @@ def migrate_until(left):
 
     migrate.upgrade(sys.argv[1])
 
-for left in range(100):
+for left in range(0, 100, int(sys.argv[2])):
     pid = os.fork()
     if pid == 0:
         migrate_until(left)
@@ -294,13 +295,14 @@ for left in range(100):
 """
 
 
-async def test_a_migration_of_a_server_that_is_killed_can_be_run_again(fresh_postgres):
+@pytest.mark.parametrize("step", [9, pytest.param(1, marks=pytest.mark.long)])
+async def test_a_migration_of_a_server_that_is_killed_can_be_run_again(fresh_postgres, step):
     """Killed before any of its statements, it left nothing; the last one is left to finish."""
-    child = _start(_KILLED, fresh_postgres)
+    child = _start(_KILLED, fresh_postgres, str(step))
     out, errors = await asyncio.to_thread(child.communicate)
     assert errors == ""
     codes = [int(line) for line in out.split()]
-    assert len(codes) > 10
+    assert len(codes) * step > 10
     assert codes == [-9] * (len(codes) - 1) + [0]
     async with open_stores(fresh_postgres) as stores:
         await a_turn(stores)
