@@ -11,7 +11,7 @@ import logging
 import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeAlias, TypedDict, runtime_checkable
+from typing import Any, Final, Literal, Protocol, TypeAlias, TypedDict, runtime_checkable
 
 from looopy.errors import InvalidTool, ValueRefused
 from looopy.tools.asking import Ask, NeedsInput
@@ -182,6 +182,12 @@ class ToolOptions(TypedDict, total=False):
     max_retry_calls: int
 
 
+_UNSAFE_RETRIES: Final = (
+    "retries makes calls again, which its effects do not bear: say effects='none' or 'idempotent',"
+    " or raise RetryCall to leave it to the model"
+)
+
+
 class Tool:
     """
     A tool that a model may call. Make one with `@tool`, or subclass and override `execute`.
@@ -248,30 +254,6 @@ class Tool:
             )
         empty = {"type": "object", "properties": {}}
         schema = empty if parameters is None else dict(parameters)
-        if schema.get("type") != "object":
-            raise InvalidTool(f"tool {name!r}: parameters must be a JSON Schema of type object")
-        if effects not in ("none", "idempotent", "external"):
-            raise InvalidTool(f"tool {name!r}: effects must be 'none', 'idempotent' or 'external'")
-        if on_resume not in (None, "rerun", "ask", "fail"):
-            raise InvalidTool(f"tool {name!r}: on_resume must be 'rerun', 'ask' or 'fail'")
-        for option, seconds in (
-            ("timeout_s", timeout_s),
-            ("approval_expires_s", approval_expires_s),
-        ):
-            if seconds is not None and (
-                not isinstance(seconds, (int, float)) or isinstance(seconds, bool) or seconds <= 0
-            ):
-                raise InvalidTool(f"tool {name!r}: {option} must be more than 0 seconds")
-        if not isinstance(needs_approval, bool) and not callable(needs_approval):
-            raise InvalidTool(
-                f"tool {name!r}: needs_approval must be True, False, or a function of the arguments"
-                " and the ToolContext"
-            )
-        is_text = isinstance(approval_prompt, str) and bool(approval_prompt.strip())
-        if not (approval_prompt is None or is_text or callable(approval_prompt)):
-            raise InvalidTool(
-                f"tool {name!r}: approval_prompt must be text, or a function of the arguments"
-            )
         self.name = name
         self.description = description
         self.parameters: Mapping[str, Any] = schema
@@ -289,13 +271,48 @@ class Tool:
         self.retries = _count(name, "retries", retries)
         self.retry_delay_s = retry_delay_s
         self.max_retry_calls = _count(name, "max_retry_calls", max_retry_calls)
-        if isinstance(retry_delay_s, bool) or not 0 <= retry_delay_s < 1e9:
-            raise InvalidTool(f"tool {name!r}: retry_delay_s must be at least 0 seconds")
-        if retries and effects == "external":
-            raise InvalidTool(
-                f"tool {name!r}: retries makes calls again, which its effects do not bear: say"
-                " effects='none' or 'idempotent', or raise RetryCall to leave it to the model"
-            )
+        self._check_options()
+
+    def _check_options(self) -> None:
+        prompt, approval = self.approval_prompt, self.needs_approval
+        is_text = isinstance(prompt, str) and bool(prompt.strip())
+        for fits, text in (
+            (
+                self.parameters.get("type") == "object",
+                "parameters must be a JSON Schema of type object",
+            ),
+            (
+                self.effects in ("none", "idempotent", "external"),
+                "effects must be 'none', 'idempotent' or 'external'",
+            ),
+            (
+                self.on_resume in ("rerun", "ask", "fail"),
+                "on_resume must be 'rerun', 'ask' or 'fail'",
+            ),
+            (_is_duration(self.timeout_s), "timeout_s must be more than 0 seconds"),
+            (
+                _is_duration(self.approval_expires_s),
+                "approval_expires_s must be more than 0 seconds",
+            ),
+            (
+                isinstance(approval, bool) or callable(approval),
+                "needs_approval must be a bool, or a function of the arguments and the ToolContext",
+            ),
+            (
+                prompt is None or is_text or callable(prompt),
+                "approval_prompt must be text, or a function of the arguments",
+            ),
+            (
+                not isinstance(self.retry_delay_s, bool) and 0 <= self.retry_delay_s < 1e9,
+                "retry_delay_s must be at least 0 seconds",
+            ),
+            (
+                not self.retries or self.effects != "external",
+                _UNSAFE_RETRIES,
+            ),
+        ):
+            if not fits:
+                raise InvalidTool(f"tool {self.name!r}: {text}")
 
     @property
     def spec(self) -> ToolSpec:
@@ -321,6 +338,13 @@ class Tool:
 
     def __repr__(self) -> str:
         return f"<Tool {self.name}>"
+
+
+def _is_duration(seconds: object) -> bool:
+    """True for `None` and for seconds above 0."""
+    if isinstance(seconds, bool):
+        return False
+    return seconds is None or (isinstance(seconds, (int, float)) and seconds > 0)
 
 
 def refuse_unknown(function: str, options: Collection[str], known: Collection[str]) -> None:
