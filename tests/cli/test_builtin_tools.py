@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from looopy.cli.tools import BUILTIN_TOOLS, calculate, current_time, evaluate, wait
+from looopy.cli.builtin_tools import BUILTIN_TOOLS, calculate, current_time, evaluate, wait
 from looopy.tools.base import ToolContext
 from looopy.types.context import CancelToken
 

@@ -3,7 +3,7 @@
 import pytest
 
 from looopy import open_stores
-from looopy.cli.commands import Command, Leave, Stored, Switch, command_in, run_command
+from looopy.cli.slash_commands import Command, Leave, Stored, Switch, command_in, run_command
 from looopy.sync import Agent
 from looopy.testing import ScriptedProvider, text
 

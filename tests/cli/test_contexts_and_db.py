@@ -12,8 +12,8 @@ from importlib.metadata import version
 import pytest
 from tests.wire.fake_openai import refuses
 
+from looopy.cli.data_folder import data_folder
 from looopy.cli.models import list_models
-from looopy.cli.paths import data_folder
 from looopy.errors import how_to_install
 from looopy.llm.price_list import PriceList
 from looopy.stores import open_stores

@@ -7,9 +7,9 @@ import re
 from tests.cli.test_serve import TOKEN, serving
 
 from looopy.cli.conversations.server import token_for
+from looopy.cli.event_view import View
 from looopy.cli.main import main
 from looopy.cli.terminal import Terminal
-from looopy.cli.view import View
 from looopy.types.event import (
     ApprovalDecided,
     MessageEnd,

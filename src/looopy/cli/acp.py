@@ -9,9 +9,9 @@ import signal
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from looopy.cli.data_folder import default_url, make_data_folder
 from looopy.cli.factories import load_factory
-from looopy.cli.paths import default_url, make_data_folder
-from looopy.cli.protocol import protocol_streams
+from looopy.cli.stdio import protocol_streams
 from looopy.errors import missing_extra
 from looopy.stores.opening import open_stores
 from looopy.types.context import AuthContext

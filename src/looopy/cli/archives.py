@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from looopy.cli.conversations.database import existing
-from looopy.cli.paths import default_url, shown_place
+from looopy.cli.data_folder import default_url, shown_place
 from looopy.cli.render import counted, json_line
 from looopy.cli.terminal import Terminal
 from looopy.errors import ArchiveRefused, ConfigurationError, ContextNotFound, ValueRefused

@@ -19,16 +19,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from looopy.cli.asking import ask_about, is_over
-from looopy.cli.commands import Stored, Switch, command_in, run_command
+from looopy.cli.approvals import ask_about, is_over
+from looopy.cli.builtin_tools import BUILTIN_TOOLS, SYSTEM_PROMPT
 from looopy.cli.conversations.database import exists
 from looopy.cli.conversations.opening import is_server
+from looopy.cli.data_folder import default_url, make_data_folder, shown_place
 from looopy.cli.options import DEFAULT_CONTEXT
-from looopy.cli.parent import end_with_parent
-from looopy.cli.paths import default_url, make_data_folder, shown_place
+from looopy.cli.parent_watch import end_with_parent
 from looopy.cli.render import PROMPT, JsonRenderer, Renderer, TextRenderer, show_history
+from looopy.cli.slash_commands import Stored, Switch, command_in, run_command
 from looopy.cli.terminal import Terminal, edit_lines, one_line
-from looopy.cli.tools import BUILTIN_TOOLS, SYSTEM_PROMPT
 from looopy.errors import CannotContinue, ConfigurationError, LooopyError, ValueRefused
 from looopy.stores.opening import open_stores
 from looopy.stores.owner import provably_alive

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from looopy.cli.data_folder import default_url, make_data_folder, shown_place
 from looopy.cli.erasure import agrees
-from looopy.cli.paths import default_url, make_data_folder, shown_place
 from looopy.cli.terminal import Terminal
 from looopy.errors import ConfigurationError
 from looopy.stores.sql import migrate

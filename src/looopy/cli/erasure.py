@@ -8,7 +8,7 @@ from typing import Any
 
 from looopy.cli.conversations.base import Conversations
 from looopy.cli.conversations.database import existing
-from looopy.cli.paths import default_url
+from looopy.cli.data_folder import default_url
 from looopy.cli.render import counted, json_line
 from looopy.cli.terminal import Terminal
 from looopy.errors import AgentBusy, ConfigurationError, ContextNotFound

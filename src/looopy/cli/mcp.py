@@ -8,9 +8,9 @@ import inspect
 import signal
 from collections.abc import Sequence
 
+from looopy.cli.data_folder import default_url, make_data_folder
 from looopy.cli.factories import load_factory
-from looopy.cli.paths import default_url, make_data_folder
-from looopy.cli.protocol import protocol_streams
+from looopy.cli.stdio import protocol_streams
 from looopy.errors import ConfigurationError, missing_extra
 from looopy.stores.opening import open_stores
 from looopy.types.context import AuthContext

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from looopy.cli.conversations.database import existing
+from looopy.cli.data_folder import default_url
 from looopy.cli.factories import load_factory
-from looopy.cli.paths import default_url
 from looopy.cli.render import counted, json_line
 from looopy.cli.terminal import Terminal, one_line, safe_text
 from looopy.errors import ConfigurationError, ValueRefused

@@ -14,8 +14,8 @@ from dataclasses import fields
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from looopy.cli.data_folder import default_url, make_data_folder, shown_place
 from looopy.cli.factories import load_factory, load_function
-from looopy.cli.paths import default_url, make_data_folder, shown_place
 from looopy.cli.terminal import Terminal, log_lines
 from looopy.errors import ConfigurationError, MissingExtra, missing_extra
 from looopy.stores.opening import open_stores

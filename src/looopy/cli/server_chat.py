@@ -17,16 +17,16 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final, TypeVar
 
-from looopy.cli.asking import ask_about, is_over
-from looopy.cli.commands import Switch, command_in, run_command
+from looopy.cli.approvals import ask_about, is_over
 from looopy.cli.contexts import context_line
 from looopy.cli.conversations.background import Away, Background, News
 from looopy.cli.conversations.server import FIRST_S, connect, show_away
+from looopy.cli.event_view import View
 from looopy.cli.options import DEFAULT_CONTEXT
-from looopy.cli.parent import end_with_parent
+from looopy.cli.parent_watch import end_with_parent
 from looopy.cli.render import PROMPT, show_history
+from looopy.cli.slash_commands import Switch, command_in, run_command
 from looopy.cli.terminal import NewsCame, Terminal, edit_lines, one_line
-from looopy.cli.view import View
 from looopy.errors import (
     AgentBusy,
     CannotContinue,

@@ -13,9 +13,9 @@ from contextlib import aclosing
 from typing import Any
 
 from looopy.cli.conversations.server import ServedConversations
+from looopy.cli.event_view import View
 from looopy.cli.render import json_line
 from looopy.cli.terminal import Terminal, one_line
-from looopy.cli.view import View
 from looopy.errors import ConfigurationError, ContextNotFound, InputNotFound
 from looopy.server.client import RequestItem
 from looopy.stores.rules import check_context_id

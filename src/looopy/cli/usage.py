@@ -7,7 +7,7 @@ from datetime import date
 from typing import Any, Final
 
 from looopy.cli.conversations.database import existing
-from looopy.cli.paths import default_url, shown_place
+from looopy.cli.data_folder import default_url, shown_place
 from looopy.cli.render import json_line
 from looopy.cli.tables import csv_text, table_lines
 from looopy.cli.terminal import Terminal

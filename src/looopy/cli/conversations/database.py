@@ -13,8 +13,8 @@ from datetime import date
 from typing import TYPE_CHECKING, Any, Final, Unpack, cast
 
 from looopy.cli.conversations.base import Budgets, Conditions
+from looopy.cli.data_folder import shown_place
 from looopy.cli.factories import load_factory
-from looopy.cli.paths import shown_place
 from looopy.errors import AgentBusy, ConfigurationError, ContextNotFound
 from looopy.server.host import AgentHost
 from looopy.server.items import context_to_json, hit_to_json, placed_to_json, turn_to_json

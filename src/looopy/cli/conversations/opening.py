@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractAsyncContextManager
 
 from looopy.cli.conversations.base import Conversations
-from looopy.cli.paths import default_url
+from looopy.cli.data_folder import default_url
 from looopy.cli.terminal import Terminal
 from looopy.errors import ConfigurationError
 
