@@ -29,6 +29,7 @@ from looopy.stores.sql import migrate
 hypothesis.settings.register_profile(
     "looopy",
     deadline=None,
+    max_examples=int(os.environ.get("LOOOPY_EXAMPLES", "60")),
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
     derandomize=ground.in_ci() and "LOOOPY_EXAMPLES" not in os.environ,
 )

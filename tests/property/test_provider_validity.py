@@ -8,11 +8,10 @@ The judge is `strict.py`, which knows the providers' rules and nothing of the re
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Callable, Sequence
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.property.histories import MODEL, PROVIDER, damaged, result, valid
 from tests.property.strict import check_anthropic, check_openai
@@ -32,12 +31,7 @@ from looopy.types.message import (
     UserMessage,
 )
 
-search = settings(
-    max_examples=int(os.environ.get("LOOOPY_EXAMPLES", "100")),
-    deadline=None,
-    database=None,
-    suppress_health_check=[HealthCheck.too_slow],
-)
+search = settings(database=None)
 limits = st.builds(
     LoopConfig,
     max_messages=st.none() | st.integers(1, 12),

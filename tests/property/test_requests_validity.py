@@ -8,13 +8,12 @@ in `READERS`. Set `LOOOPY_EXAMPLES` for a longer search; `many.py` goes through 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tests.property.histories import CLAUDE, GPT, Maker, damaged
 from tests.property.strict import check_openai
@@ -31,12 +30,7 @@ from looopy.types.config import LoopConfig
 from looopy.types.message import AssistantMessage, Message, ThinkingContent
 from looopy.types.request import LLMRequest, StreamOptions, ThinkingLevel, ToolSpec
 
-search = settings(
-    max_examples=int(os.environ.get("LOOOPY_EXAMPLES", "60")),
-    deadline=None,
-    database=None,
-    suppress_health_check=[HealthCheck.too_slow],
-)
+search = settings(database=None)
 limits = st.builds(
     LoopConfig,
     max_messages=st.none() | st.integers(1, 12),

@@ -93,7 +93,7 @@ async def _listeners(raw, count):
         await asyncio.sleep(0)
 
 
-@pytest.fixture(params=["sqlite", *_DRIVERS])
+@pytest.fixture(params=["sqlite", "asyncpg", PSYCOPG])
 def url(request: pytest.FixtureRequest):
     """The URL of an empty database at the head."""
     if request.param == "sqlite":
