@@ -24,7 +24,10 @@ def status_of(record: ContextRecord) -> tuple[AgentStatus, int | None]:
     """The status that an agent would show for the context, and the turn that it could continue."""
     turn = record.open_turn
     if turn is not None:
-        return (AgentStatus.READY, turn.turn) if seems_left(record) else (AgentStatus.BUSY, None)
+        if not seems_left(record):
+            return AgentStatus.BUSY, None
+        if not record.state.waits:
+            return AgentStatus.READY, turn.turn
     if record.state.pending:
         return AgentStatus.WAITING, None
     if record.state.waits:

@@ -503,7 +503,8 @@ class ContextIndex(Protocol):
         Args:
             owner: The actor of the first turn (`ContextRecord.owner_actor`).
             status: `ready`, `busy`, `waiting` or `failed`. A turn whose lease has expired keeps
-                nobody busy: its context counts as `ready`.
+                nobody busy: its context counts as `ready`, or as `waiting` if the turn stored an
+                answer and left other requests open.
             tags: All of them; see `tag`.
             metadata: Each entry equal. The value is a text, a whole number or a boolean. Only the
                 first 64 such entries of a context count, by key, and none that has more than 200

@@ -292,10 +292,11 @@ def meets(record: ContextRecord, wanted: Listing, now_us: int | None = None) -> 
     open_turn = None if record.open_turn is None else record.open_turn.turn
     known = facts(open_turn=open_turn, waiting=record.inbox.waiting, state=record.state)
     runs = open_turn is not None and record.lease_live
-    has_ended = open_turn is not None and not runs
-    status = AgentStatus.READY.value if has_ended else known.status
+    status = known.status
+    if open_turn is not None and not runs:  # its process died
+        status = AgentStatus.WAITING if record.state.waits else AgentStatus.READY
     touched = to_us(record.last_activity)
-    of_it = labels(record.owner_actor, known.status, record.tags, record.metadata)
+    of_it = labels(record.owner_actor, status, record.tags, record.metadata)
     return (
         wanted.since <= touched
         and (touched, record.context_id) < (wanted.until, wanted.after_id)

@@ -271,7 +271,7 @@ _MAY_BE_LISTED = (
     "c.last_activity >= :since AND (c.last_activity, c.context_id) < (:until, :after_id)"
     " AND (:actor IS NULL OR c.owner_actor = :actor)"
     " AND (:status IS NULL OR CASE WHEN c.open_turn IS NULL THEN :status <> 'busy'"
-    f" WHEN {_IS_LIVE} THEN :status = 'busy' ELSE :status = 'ready' END)"
+    f" WHEN {_IS_LIVE} THEN :status = 'busy' ELSE :status IN ('ready', 'waiting') END)"
     f" AND (:due = 0 OR NOT ({_RUNS}))"
     " AND (:needles = '[]' OR NOT EXISTS (SELECT 1 FROM"
     " json_array_elements_text(CAST(:needles AS json)) n(value)"

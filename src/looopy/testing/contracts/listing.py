@@ -189,12 +189,14 @@ class ContextIndexContract(Contract):
         await _turn(stores, "ready")
         busy = await _begin(stores, "busy")
         await _begin(stores, "dead", ttl_s=0.0)
+        await _begin(stores, "asked", ttl_s=0.0, state=waiting_for_approval())
         waiting = await _begin(stores, "waiting")
         await _end(stores, "waiting", waiting, StopReason.INPUT_REQUIRED, waiting_for_approval())
         failed = await _begin(stores, "failed")
         state = ContextState(error=("LLMError", "no"), resumable=1)
         await _end(stores, "failed", failed, StopReason.ERROR, state)
-        expected = {"ready": ["dead", "ready"], "busy": ["busy"], "waiting": ["waiting"]}
+        expected = {"ready": ["dead", "ready"], "busy": ["busy"]}
+        expected["waiting"] = ["waiting", "asked"]
         for status, names in {**expected, "failed": ["failed"]}.items():
             assert await _names(stores, status=status) == names
             assert await _names(stores, status=AgentStatus(status)) == names
@@ -202,7 +204,7 @@ class ContextIndexContract(Contract):
         assert await _names(stores, status="busy") == []
         assert await _names(stores, status="ready") == ["busy", "dead", "ready"]
         await stores.journal.clear("waiting")
-        assert await _names(stores, status="waiting") == []
+        assert await _names(stores, status="waiting") == ["asked"]
 
     async def test_the_turns_that_run_are_known(self, stores: Stores) -> None:
         """In every context whose lease lives; by owner, by id, and with each acknowledged end."""
