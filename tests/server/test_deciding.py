@@ -1,12 +1,24 @@
 """A person decides a call in a conversation of somebody else, and sees the request alone."""
 
 import asyncio
+import signal
 from contextlib import asynccontextmanager
 
 import httpx
 import pytest
 
-from looopy import Agent, Approve, AuthContext, Deny, ToolContext, open_stores, server, tool
+from looopy import (
+    Agent,
+    Approve,
+    AuthContext,
+    Deny,
+    LoopConfig,
+    ToolContext,
+    open_stores,
+    server,
+    tool,
+)
+from looopy._failpoints import arm
 from looopy.errors import (
     AlreadyAnswered,
     ContextNotFound,
@@ -16,7 +28,9 @@ from looopy.errors import (
     ValueRefused,
 )
 from looopy.server import AgentHost, Client, StaticTokens, create_app
+from looopy.server.items import context_to_json
 from looopy.testing import ScriptedProvider, text, tool_call
+from looopy.testing.children import fork, wait
 from looopy.types.state import Outcome
 
 ADA = AuthContext("ada", credentials={"token": "ada's-token-1"})
@@ -28,6 +42,14 @@ TOKENS = {"ada": "a" * 20, "boss": "b" * 20, "eve": "e" * 20}
 def managers(request, auth):
     """Whoever has the scope decides payments."""
     return request.tool_name == "pay" and "manager" in auth.scopes and request.owner == "ada"
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def store_url(request):
+    """A database that several processes use."""
+    if request.param == "postgres":
+        return request.getfixturevalue("postgres")
+    return f"sqlite:///{request.getfixturevalue('sqlite_file')}"
 
 
 class Office:
@@ -52,10 +74,17 @@ class Office:
             said = request.messages[-1]
             if said.role != "user":
                 return text("done")
+            if said.text == "both":
+                return tool_call("pay", cents=1), tool_call("pay", cents=2)
             return tool_call("drop") if said.text == "drop" else tool_call("pay", cents=5)
 
-        provider = ScriptedProvider(script)
-        return Agent(context_id, llm_provider=provider, tools=[pay, drop], stores=stores)
+        return Agent(
+            context_id,
+            llm_provider=ScriptedProvider(script),
+            tools=[pay, drop],
+            stores=stores,
+            loop_config=LoopConfig(lease_ttl_s=0.5),
+        )
 
 
 @asynccontextmanager
@@ -66,11 +95,16 @@ async def hosting(url="memory:", may_answer=managers, **options):
         yield host, office
 
 
-async def ask(host, context_id="c", said="pay the secret invoice", auth=ADA):
-    """The id of the request that a turn asks."""
+async def ask_all(host, context_id="c", said="both", auth=ADA):
+    """The ids of the requests that a turn asks."""
     async with host.agent(context_id, auth) as agent:
-        [request] = (await agent.execute_turn(said, auth)).pending
-    return request.request_id
+        return [one.request_id for one in (await agent.execute_turn(said, auth)).pending]
+
+
+async def ask(host, context_id="c", said="pay the secret invoice", auth=ADA):
+    """The id of the one request that a turn asks."""
+    [name] = await ask_all(host, context_id, said, auth)
+    return name
 
 
 async def test_a_manager_decides_and_the_call_runs_as_its_owner():
@@ -208,6 +242,62 @@ async def test_a_listing_has_pages():
         assert sorted(found) == ["c0", "c2", "c4", "c6"]
         with pytest.raises(ValueRefused):
             await host.requests(BOSS, limit=0)
+
+
+async def test_several_requests_are_decided_together_or_not_at_all():
+    """Those that the same person has decided in the same way before are left out."""
+    async with hosting() as (host, office):
+        first, second = await ask_all(host)
+        for more in ({"1-none": True}, {second: "perhaps"}):
+            with pytest.raises((ContextNotFound, ValueRefused)):
+                await host.decide_all("c", {first: True, **more}, BOSS)
+        assert len((await host.requests(BOSS)).items) == 2
+        decided = await host.decide("c", second, False, BOSS)
+        both = await host.decide_all("c", {first: True, second: False}, BOSS)
+        assert both == [both[0], decided]
+        assert await host.decide_all("c", {first: True, second: False}, BOSS) == both
+        for answers in ({first: True, second: True}, {second: True, first: True}):
+            with pytest.raises(AlreadyAnswered, match="was denied before by 'boss'"):
+                await host.decide_all("c", answers, BOSS)
+        async with host.agent("c", ADA) as agent:
+            await agent.execute_turn(None, ADA)
+        assert [actor for actor, _ in office.ran] == ["ada"]
+
+
+def test_a_request_is_listed_after_the_process_that_decided_another_was_killed(
+    store_url, tmp_path
+):
+    """Its turn is ended by whoever decides next; nobody has to open the conversation before."""
+
+    async def asking():
+        async with hosting(store_url) as (host, _):
+            return await ask_all(host)
+
+    async def deciding():
+        async with hosting(store_url) as (host, _):
+            await host.decide("c", names[0], Approve(), BOSS)
+
+    async def going_on():
+        async with hosting(store_url) as (host, office):
+            while not (found := (await host.requests(BOSS)).items):
+                await asyncio.sleep(0.02)  # the lease of the dead process has not expired
+            assert [one.request_id for one in found] == names[1:]
+            record = await host.stores.state.load("c")
+            assert record.open_turn is not None
+            item = context_to_json(record)
+            assert (item["status"], len(item["pending"])) == ("waiting", 1)
+            await host.decide("c", names[1], Approve(), BOSS)
+            async with host.agent("c", ADA) as agent:
+                await agent.execute_turn(None, ADA)
+            assert [actor for actor, _ in office.ran] == ["ada", "ada"]
+
+    def killed():
+        arm("B3")
+        asyncio.run(deciding())
+
+    names = asyncio.run(asking())
+    assert wait(fork(killed, tmp_path / "log")) == -signal.SIGKILL
+    asyncio.run(going_on())
 
 
 # --- over HTTP ---------------------------------------------------------------------------------

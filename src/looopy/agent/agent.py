@@ -761,46 +761,55 @@ class Agent:
             ValueRefused: The request is not for an approval, or the answer does not fit it.
             AgentStateError, AgentBusy, AccessDenied, StoreUnavailable: As `execute_turn`.
         """
-        return await self._decide(request_id, answer, auth_context)
+        [decided] = await self._decide({request_id: answer}, auth_context)
+        return decided
 
     async def _decide(
         self,
-        request_id: str,
-        answer: Any,
+        answers: Mapping[str, Any],
         auth_context: AuthContext | None,
-        judged: PendingRequest | None = None,
-    ) -> ApprovalDecided:
-        """As `decide`; for *judged*, its actor need not own the context."""
+        judged: Mapping[str, PendingRequest] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> list[ApprovalDecided]:
+        """See `looopy.agent.hosted.decide_as`."""
         known = self._require("decide", saving=True)
         request = TurnRequest.checked(
             None,
-            inputs={request_id: answer},
+            inputs=answers,
             auth_context=auth_context,
             tenant=known.stores.tenant,
-            metadata=None,
+            metadata=metadata,
             output_type=None,
-            on_busy="wait",  # another decision takes a moment
+            on_busy="reject",  # a turn that runs may have the answers
             key=None,
         )
         request = replace(request, decides=True, judged=judged)
-        first = replace(request, on_busy="reject")  # a turn that runs may have the answer
-        for asked in (first, request):
+        made: dict[str, ApprovalDecided] = {}
+        while left := {name: said for name, said in request.inputs.items() if name not in made}:
             status = self._lifecycle.with_turn()
             try:
-                turn = self._begin_turn(asked, self.loop_config, status)
+                turn = self._begin_turn(replace(request, inputs=left), self.loop_config, status)
                 async for event in turn:
-                    if isinstance(event, ApprovalDecided) and event.request_id == request_id:
-                        await turn
-                        return event
+                    if isinstance(event, ApprovalDecided) and event.request_id in left:
+                        made[event.request_id] = event
+                await turn
             except InputExpired:
                 raise
             except (InputNotFound, AgentBusy) as error:
-                made = await decision_about(known.stores.journal, self.context_id, request_id)
-                if made is not None:
-                    return repeated(made, request.inputs[request_id], request.actor_id)
-                if asked is request or isinstance(error, InputNotFound):
+                for name in left:
+                    found = await decision_about(known.stores.journal, self.context_id, name)
+                    if found is not None:
+                        made[name] = repeated(found, left[name], request.actor_id)
+                if isinstance(error, InputNotFound):
+                    if error.request_id not in made:
+                        raise
+                elif request.on_busy == "wait":
                     raise
-        raise AgentStateError("the turn that stores the decision ended without it")
+                request = replace(request, on_busy="wait")  # another decision takes a moment
+            else:
+                if not made.keys() >= left.keys():
+                    raise AgentStateError("the turn that stores the decision ended without it")
+        return [made[name] for name in request.inputs]
 
     def as_tool(
         self,

@@ -13,7 +13,7 @@ from typing import Any, Final
 from looopy.errors import AlreadyAnswered
 from looopy.stores.base import Journal
 from looopy.stores.records import ContextRecord
-from looopy.types.approval import Approve, decision_of
+from looopy.types.approval import Approve, Deny, decision_of
 from looopy.types.event import ApprovalDecided, AuthRequired, InputRequired
 from looopy.types.state import Outcome, PendingRequest
 
@@ -86,15 +86,14 @@ def repeated(made: ApprovalDecided, answer: Any, actor_id: str | None) -> Approv
     Raises:
         AlreadyAnswered: The decision is another one, or somebody else's.
     """
-    decision = decision_of(answer)
-    approves = isinstance(decision, Approve)
-    said = (
-        "approved" if approves else "denied",
-        decision.args if isinstance(decision, Approve) else None,
-        decision.note if isinstance(decision, Approve) else decision and decision.reason,
-        actor_id,
-    )
-    if decision is not None and said == (made.decision, made.args, made.text, made.actor_id):
+    match decision_of(answer):  # `Deny` is false in a condition
+        case Approve(args=args, note=text):
+            said = ("approved", args, text, actor_id)
+        case Deny(reason=text):
+            said = ("denied", None, text, actor_id)
+        case _:
+            raise already_answered(made)
+    if said == (made.decision, made.args, made.text, made.actor_id):
         return made
     raise already_answered(made)
 

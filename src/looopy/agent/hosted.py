@@ -43,19 +43,24 @@ def keep_to_owner(agent: Agent) -> None:
 
 async def decide_as(
     agent: Agent,
-    request_id: str,
-    answer: Any,
+    answers: Mapping[str, Any],
     auth_context: AuthContext | None,
-    judged: PendingRequest | None,
-) -> ApprovalDecided:
+    judged: Mapping[str, PendingRequest] | None,
+    metadata: Mapping[str, Any] | None = None,
+) -> list[ApprovalDecided]:
     """
-    As `Agent.decide`, for an actor who need not own the context.
+    As `Agent.decide`, of several requests together, for an actor who need not own the context.
 
     Args:
-        judged: The request that the actor may decide: no other one of this id is. `None` for the
+        answers: By request id. All that were not given before are stored, or none.
+        judged: The requests that the actor may decide: no others of these ids are. `None` for the
             owner.
+        metadata: Of the turn that stores the decisions.
+
+    Returns:
+        The decisions, in the order of *answers*.
     """
-    return await agent._decide(request_id, answer, auth_context, judged)  # noqa: SLF001 - of this room
+    return await agent._decide(answers, auth_context, judged, metadata)  # noqa: SLF001 - of this room
 
 
 def take_no_turns(agent: Agent, why: str) -> None:

@@ -104,7 +104,7 @@ def plan_turn(
     redactor: Redactor | None = None,
     actor_id: str | None = None,
     decides: bool = False,
-    judged: PendingRequest | None = None,
+    judged: Mapping[str, PendingRequest] | None = None,
     answered_by: Mapping[str, str] = MappingProxyType({}),
 ) -> Plan:
     """
@@ -119,7 +119,7 @@ def plan_turn(
         redactor: Knows the secrets of the turn, which no answer to an approval may hold.
         actor_id: The person who answers.
         decides: Store the decisions in *inputs*, and end: see `Agent.decide`.
-        judged: The request that its answerer was shown, if it must still be that one.
+        judged: The requests that their answerer was shown, if they must still be those.
         answered_by: By request id, the persons who answered in an outer turn, if not *actor_id*.
     """
     inputs = inputs or {}
@@ -160,13 +160,13 @@ def _refuse_answers(
     actor_id: str | None,
     *,
     decides: bool,
-    judged: PendingRequest | None,
+    judged: Mapping[str, PendingRequest] | None,
 ) -> None:
     """Refuse the *inputs* that nobody but the actor of the turn may answer, or that moved on."""
     for request in situation.state.pending:
         if request.request_id not in inputs:
             continue
-        if judged is not None and request != judged:
+        if judged is not None and request != judged.get(request.request_id):
             raise InputNotFound(
                 f"the request {request.request_id!r} is another one by now: nothing was stored",
                 request_id=request.request_id,

@@ -71,7 +71,7 @@ class TurnRequest:
         drops: The last turn, whose questions this one drops before it ends at once; or `None`.
         decides: The turn stores the decisions among its inputs and ends: see `Agent.decide`.
         answered_by: The actors who gave the inputs, where they are not that of the turn.
-        judged: The request that its actor, who need not own the context, is allowed to decide.
+        judged: The requests, by id, that its actor, who need not own the context, may decide.
     """
 
     user_message: UserMessage | None
@@ -84,7 +84,7 @@ class TurnRequest:
     secret: set[str] = field(default_factory=set)
     drops: int | None = None
     decides: bool = False
-    judged: PendingRequest | None = None
+    judged: Mapping[str, PendingRequest] | None = None
     answered_by: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod

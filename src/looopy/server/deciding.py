@@ -9,7 +9,7 @@ request for that person looks like one that does not exist, as for every strange
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final, TypeAlias
 
@@ -72,7 +72,7 @@ async def requests_for(
             status=AgentStatus.WAITING, after=after, limit=min(limit, _PAGE)
         )
         for record in page.items:
-            if record.owner_actor == auth.actor_id or record.open_turn is not None:
+            if record.owner_actor == auth.actor_id:
                 continue
             for request in record.state.pending:
                 if request.kind is not PendingKind.APPROVAL or _is_over(request):
@@ -86,17 +86,26 @@ async def requests_for(
     return RequestPage(found, after)
 
 
-async def request_for(
-    auth: AuthContext, stores: Stores, may_answer: MayAnswer, context_id: str, request_id: str
-) -> PendingRequest | None:
-    """The request of this id, answered or not, if *auth* may answer it; else `None`."""
+async def requests_named(
+    auth: AuthContext,
+    stores: Stores,
+    may_answer: MayAnswer,
+    context_id: str,
+    request_ids: Iterable[str],
+) -> Mapping[str, PendingRequest] | None:
+    """The requests of these ids, answered or not, if *auth* may answer all of them; else `None`."""
     record = await stores.state.load(context_id)
     if record is None:
         return None
-    request = await request_named(stores.journal, record, request_id)
-    if request is None or request.kind is not PendingKind.APPROVAL:
-        return None
-    return request if await _may(may_answer, _opened(request, record), auth) else None
+    found: dict[str, PendingRequest] = {}
+    for name in request_ids:
+        request = await request_named(stores.journal, record, name)
+        if request is None or request.kind is not PendingKind.APPROVAL:
+            return None
+        if not await _may(may_answer, _opened(request, record), auth):
+            return None
+        found[name] = request
+    return found
 
 
 def _opened(request: PendingRequest, record: ContextRecord) -> OpenRequest:

@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 import inspect
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, Self, TypeAlias
 
 from looopy.agent.agent import Agent
@@ -37,7 +37,7 @@ from looopy.errors import (
     LimitExceeded,
     LooopyError,
 )
-from looopy.server.deciding import MayAnswer, RequestPage, request_for, requests_for
+from looopy.server.deciding import MayAnswer, RequestPage, requests_for, requests_named
 from looopy.server.feed import Feed
 from looopy.stores.bundle import Stores
 from looopy.stores.contexts.erasing import Erased
@@ -287,17 +287,39 @@ class AgentHost:
             FactoryFailed: `may_answer` or the factory raised.
             LooopyError: As `Agent.decide` and `agent` raise.
         """
+        [decided] = await self.decide_all(context_id, {request_id: answer}, auth)
+        return decided
+
+    async def decide_all(
+        self,
+        context_id: str,
+        answers: Mapping[str, Any],
+        auth: AuthContext | None,
+        *,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> list[ApprovalDecided]:
+        """
+        As `decide`, for several requests of one context: all of *answers* are stored, or none.
+
+        Args:
+            answers: By request id.
+            metadata: Of the turn that stores them.
+
+        Returns:
+            The decisions, in the order of *answers*.
+        """
         stores, judged = self.stores_for(auth), None
         self._refuse_if_closed((stores.tenant, context_id))
         try:
             await self.authorise(context_id, auth)
         except ContextNotFound:
-            if self.may_answer is not None and auth is not None:
-                judged = await request_for(auth, stores, self.may_answer, context_id, request_id)
-            if judged is None:
+            may = self.may_answer
+            if may is not None and auth is not None:
+                judged = await requests_named(auth, stores, may, context_id, answers)
+            if not judged:
                 raise
         async with self._started(context_id, stores) as agent:
-            return await decide_as(agent, request_id, answer, auth, judged)
+            return await decide_as(agent, answers, auth, judged, metadata)
 
     @property
     def agent_count(self) -> int:

@@ -150,6 +150,16 @@ async def test_a_decision_counts_once(make_agent, stores):
     assert len(office.ran) == 1
 
 
+@pytest.mark.parametrize("answer", [False, Deny(), Deny(reason="no")])
+async def test_a_denial_that_comes_again_is_the_same_event(make_agent, memory_stores, answer):
+    """With a reason or without."""
+    agent, name = await asked(make_agent, memory_stores, Office())
+    first = await agent.decide(name, answer, BOSS)
+    assert await agent.decide(name, answer, BOSS) == first
+    with pytest.raises(AlreadyAnswered, match="was denied before by 'boss'"):
+        await agent.decide(name, Deny(reason="another"), BOSS)
+
+
 async def test_two_people_at_the_same_moment_are_one_decision(make_agent, stores):
     """The other one gets an error that names the first."""
     office = Office()
