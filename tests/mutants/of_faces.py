@@ -131,8 +131,10 @@ MUTANTS = [
         "what another process left cannot be continued by an agent that knew the context before",
         "looopy.agent.claim:Claiming._claim",
         "if fresh:\n"
-        "    await self._name_who_was_first(error)\n"
-        "    raise\n"
+        "    first = await who_was_first(known.stores.journal, known.context_id, error)\n"
+        "    if first is None:\n"
+        "        raise\n"
+        "    raise first from None\n"
         "known.stale = True  # another process may have left something to continue",
         "raise",
         "tests/agent/recovery/test_left_by_others.py::test_a_message_that_somebody_appended_can_be_answered",

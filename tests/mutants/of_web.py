@@ -54,8 +54,8 @@ MUTANTS = [
         "web-answer-given-before-is-refused",
         "a turn that was cut after an approval cannot be continued by the page",
         "looopy.server.protocols.ai_sdk.chat:_check_decided",
-        "left.pop(event.request_id, None)",
-        "pass",
+        "isinstance(event, ApprovalDecided) and event.request_id in left",
+        "False",
         f"{_CHAT}::test_a_turn_that_was_cut_continues_when_the_page_asks_again",
     ),
     mutant(

@@ -796,10 +796,10 @@ class Agent:
             except InputExpired:
                 raise
             except (InputNotFound, AgentBusy) as error:
-                for name in left:
+                for name, said in left.items():
                     found = await decision_about(known.stores.journal, self.context_id, name)
                     if found is not None:
-                        made[name] = repeated(found, left[name], request.actor_id)
+                        made[name] = repeated(found, said, request.actor_id)
                 if isinstance(error, InputNotFound):
                     if error.request_id not in made:
                         raise

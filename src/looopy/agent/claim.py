@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from looopy._failpoints import reach
 from looopy.agent.buffer import BufferedTurn
-from looopy.agent.decisions import already_answered, decision_about
+from looopy.agent.decisions import who_was_first
 from looopy.agent.line import Line
 from looopy.agent.plan import Plan, drop_plan, plan_turn
 from looopy.agent.request import TurnRequest, TurnSetup
@@ -27,9 +27,7 @@ from looopy.errors import (
     AgentBusy,
     CannotContinue,
     IdempotencyConflict,
-    InputExpired,
     InputNotFound,
-    LooopyError,
     StoreConflict,
     StoreError,
     TurnIncomplete,
@@ -212,8 +210,10 @@ class Claiming:
                 known.stale = True
             except (CannotContinue, InputNotFound) as error:
                 if fresh:
-                    await self._name_who_was_first(error)
-                    raise
+                    first = await who_was_first(known.stores.journal, known.context_id, error)
+                    if first is None:
+                        raise
+                    raise first from None
                 known.stale = True  # another process may have left something to continue
             except AgentBusy as busy:
                 known.stale = True
@@ -234,14 +234,6 @@ class Claiming:
                     raise self._too_long(why, turn) from None
                 else:  # the context may have become free: one last try
                     too_late = not await self._line.wait(deadline)
-
-    async def _name_who_was_first(self, error: LooopyError) -> None:
-        """Raise `AlreadyAnswered` in place of *error* if somebody has decided that request."""
-        if isinstance(error, InputNotFound) and not isinstance(error, InputExpired):
-            name, known = str(error.request_id), self._known
-            made = await decision_about(known.stores.journal, known.context_id, name)
-            if made is not None and made.decision != "expired":
-                raise already_answered(made) from None
 
     async def _pause(self, scope: CancelScope, seconds: float) -> None:
         with scope:

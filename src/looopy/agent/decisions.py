@@ -8,12 +8,13 @@ repeated finds the first one there, and one that comes too late learns who was f
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any, Final
 
-from looopy.errors import AlreadyAnswered
+from looopy.errors import AlreadyAnswered, InputExpired, InputNotFound, LooopyError
 from looopy.stores.base import Journal
 from looopy.stores.records import ContextRecord
-from looopy.types.approval import Approve, Deny, decision_of
+from looopy.types.approval import Approve, Deny, answer_to_json, decision_of
 from looopy.types.event import ApprovalDecided, AuthRequired, InputRequired
 from looopy.types.state import Outcome, PendingRequest
 
@@ -96,6 +97,34 @@ def repeated(made: ApprovalDecided, answer: Any, actor_id: str | None) -> Approv
     if said == (made.decision, made.args, made.text, made.actor_id):
         return made
     raise already_answered(made)
+
+
+async def made_before(
+    journal: Journal, context_id: str, answers: Mapping[str, Any], actor_id: str | None
+) -> list[ApprovalDecided] | None:
+    """
+    The stored decisions, if *actor_id* has given all these *answers* before; else `None`.
+
+    Raises:
+        AlreadyAnswered: A request has another decision, or somebody else's.
+    """
+    found: list[ApprovalDecided] = []
+    for name, answer in answers.items():
+        made = await decision_about(journal, context_id, name)
+        if made is None:
+            return None
+        found.append(repeated(made, answer_to_json(answer), actor_id))
+    return found
+
+
+async def who_was_first(
+    journal: Journal, context_id: str, error: LooopyError
+) -> AlreadyAnswered | None:
+    """The error in place of *error*, if that is about a request that somebody has decided."""
+    if not isinstance(error, InputNotFound) or isinstance(error, InputExpired):
+        return None
+    made = await decision_about(journal, context_id, str(error.request_id))
+    return None if made is None or made.decision == "expired" else already_answered(made)
 
 
 def already_answered(made: ApprovalDecided) -> AlreadyAnswered:

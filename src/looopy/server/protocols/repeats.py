@@ -28,6 +28,7 @@ from looopy.server.protocols.chains import begun_by, last_of, message_of, record
 from looopy.stores.bundle import Stores
 from looopy.stores.pages import events_of
 from looopy.stores.records import TurnRecord
+from looopy.types.approval import answer_to_json, decision_of
 from looopy.types.event import ToolExecutionStart
 from looopy.types.message import UserMessage
 
@@ -105,14 +106,11 @@ def decided(answers: Mapping[str, Any]) -> dict[str, Any]:
     Other answers may be credentials, which could be guessed from a stored digest. The first answer
     to a request counts, so its id is enough.
     """
+    decisions = {name: decision_of(value) for name, value in answers.items()}
     return {
-        name: value if isinstance(value, bool) or _is_decision(value) else None
-        for name, value in answers.items()
+        name: None if decision is None else answer_to_json(decision)
+        for name, decision in decisions.items()
     }
-
-
-def _is_decision(value: Any) -> bool:
-    return isinstance(value, Mapping) and isinstance(value.get("approved"), bool)
 
 
 async def is_rewound(stores: Stores, context_id: str, turn: TurnRecord) -> bool:

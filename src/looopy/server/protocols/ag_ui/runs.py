@@ -20,6 +20,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from looopy.agent.agent import Agent
+from looopy.agent.decisions import who_was_first
 from looopy.errors import ContextNotFound, IdempotencyConflict, InputNotFound, ValueRefused
 from looopy.server.gate.limits import Limits
 from looopy.server.host import AgentHost
@@ -110,7 +111,10 @@ class Runs:
         told = known is not None or (
             bool(begun) and not any(one.request_id in waiting for one in asked.resume)
         )
-        inputs = {} if told else _inputs(asked, state.pending, says=new)
+        try:
+            inputs = {} if told else _inputs(asked, state.pending, says=new)
+        except InputNotFound as error:
+            raise (await who_was_first(stores.journal, name, error) or error) from None
         if running is not None and not new and not inputs:
             return self._attached(asked, auth, running.turn)
         newest, root = await newest_with_root(stores, name, state.turn_count)

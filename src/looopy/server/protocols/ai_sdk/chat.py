@@ -14,6 +14,7 @@ from contextlib import aclosing
 from typing import Any
 
 from looopy.agent.agent import Agent
+from looopy.agent.decisions import already_answered
 from looopy.errors import InputNotFound, ValueRefused
 from looopy.server.gate.limits import Limits
 from looopy.server.host import AgentHost
@@ -41,6 +42,7 @@ from looopy.server.protocols.repeats import (
 from looopy.stores.bundle import Stores
 from looopy.stores.pages import events_of
 from looopy.stores.records import TurnRecord
+from looopy.types.approval import Approve, decision_of
 from looopy.types.context import AuthContext
 from looopy.types.event import AgentEvent, ApprovalDecided
 from looopy.types.message import UserMessage
@@ -307,8 +309,10 @@ async def _check_decided(
     if turn is not None:
         after = (await root_of(stores, context_id, turn)).start_seq - 1
         async for event in events_of(stores, context_id, after):
-            if isinstance(event, ApprovalDecided):
-                left.pop(event.request_id, None)
+            if isinstance(event, ApprovalDecided) and event.request_id in left:
+                approves = isinstance(decision_of(left.pop(event.request_id).value), Approve)
+                if approves != (event.decision == "approved"):
+                    raise already_answered(event)
     for request_id, answer in left.items():
         raise InputNotFound(
             f"{answer.path}: no request for approval has the id {str(request_id)[:80]!r}",

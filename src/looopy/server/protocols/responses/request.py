@@ -108,6 +108,12 @@ class Asked:
     stream: bool = False
     background: bool = False
 
+    @property
+    def decisions(self) -> Mapping[str, Approve | Deny]:
+        """The decisions in the input, by request id; empty if the input has more."""
+        only = all(isinstance(one, (Approve, Deny)) for one in self.inputs.values())
+        return self.inputs if only and self.message is None else {}
+
 
 def read(body: Any, *, allowed: Collection[str] = ()) -> Asked:
     """

@@ -26,9 +26,10 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from looopy.agent.agent import Agent
+from looopy.agent.decisions import made_before
 from looopy.agent.hosted import enabled_tools_of
 from looopy.agent.stream import TurnStream
-from looopy.errors import ConfigurationError, LooopyError, ValueRefused
+from looopy.errors import AlreadyAnswered, ConfigurationError, LooopyError, ValueRefused
 from looopy.loop.output import FINAL_ANSWER
 from looopy.server.app_context import AppContext
 from looopy.server.gate.expiry import while_valid
@@ -141,6 +142,29 @@ class _Endpoints:
         if earlier is not None:
             builder, events = await self._again(asked, auth, *earlier)
             return await self._answer(request, asked, auth, builder, events)
+        try:
+            return await self._created(request, asked, auth, attempt)
+        except AlreadyAnswered:
+            made = await self._made_before(asked, auth)
+            if made is None:
+                raise
+            builder, events = await self._again(asked, auth, *made)
+        return await self._answer(request, asked, auth, builder, events)
+
+    async def _made_before(
+        self, asked: Asked, auth: AuthContext
+    ) -> tuple[str, TurnRecord] | None:
+        """The context and the turn in which the caller has given the decisions of *asked*."""
+        if asked.context_id is None or not asked.decisions:
+            return None
+        stores, name = self._app_context.host.stores_for(auth), asked.context_id
+        made = await made_before(stores.journal, name, asked.decisions, auth.actor_id)
+        return None if made is None else (name, await self._turn(stores, name, made[-1].turn))
+
+    async def _created(
+        self, request: Request, asked: Asked, auth: AuthContext, attempt: Attempt
+    ) -> Response:
+        """The response of a new turn."""
         context_id, fork_behind = await self._context_of(asked, auth, attempt)
         async with AsyncExitStack() as held:
             async with self._app_context.turn(auth, context_id, attempt.key):
@@ -245,7 +269,7 @@ class _Endpoints:
         host = self._app_context.host
         record = await host.authorise(asked.context_id, auth)
         count = record.turn_count if record is not None else 0
-        if asked.after_turn == count:
+        if asked.after_turn == count or asked.inputs:  # a fork has no requests to answer
             return asked.context_id, None
         stores, name = host.stores_for(auth), attempt.name()
         if await stores.state.load(name) is not None:  # an earlier attempt made it, and no more
