@@ -10,6 +10,7 @@ _CREDENTIALS = "tests/agent/credentials/test_credentials.py"
 _SECOND = "tests/agent/questions/test_second_person.py"
 _FORGED = "tests/agent/recovery/test_forged_archives.py"
 _SEALING = "tests/unit/auth/test_sealing.py"
+_PROTOCOLS = "tests/server/test_deciding_in_protocols.py"
 
 MUTANTS = [
     mutant(
@@ -170,5 +171,21 @@ MUTANTS = [
         'if claims.get("request_id") is None:',
         f"{_SEALING}::test_claims_that_do_not_hold_are_refused",
         f"{_CREDENTIALS}::test_what_is_not_encrypted_to_this_request_is_refused",
+    ),
+    mutant(
+        "everybody-decides",
+        "whoever knows the id of a request decides it in a conversation of somebody else",
+        "looopy.server.deciding:requests_named",
+        "if not await _may(may_answer, _opened(request, record), auth):\n    return None",
+        "pass",
+        f"{_PROTOCOLS}::test_whoever_may_not_decide_gets_the_answer_for_an_unknown_context",
+    ),
+    mutant(
+        "decision-beside-a-text",
+        "a message in a conversation of somebody else counts as a decision",
+        "looopy.server.protocols.ag_ui.request:RunRequest.decisions",
+        "if self.message is not None or self.results:\n    return {}",
+        "pass",
+        f"{_PROTOCOLS}::test_whoever_may_not_decide_gets_the_answer_for_an_unknown_context",
     ),
 ]

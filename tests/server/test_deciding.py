@@ -252,7 +252,7 @@ async def test_several_requests_are_decided_together_or_not_at_all():
             with pytest.raises((ContextNotFound, ValueRefused)):
                 await host.decide_all("c", {first: True, **more}, BOSS)
         assert len((await host.requests(BOSS)).items) == 2
-        decided = await host.decide("c", second, False, BOSS)
+        decided = await host.decide("c", second, Deny(), BOSS)
         both = await host.decide_all("c", {first: True, second: False}, BOSS)
         assert both == [both[0], decided]
         assert await host.decide_all("c", {first: True, second: False}, BOSS) == both
@@ -264,9 +264,7 @@ async def test_several_requests_are_decided_together_or_not_at_all():
         assert [actor for actor, _ in office.ran] == ["ada"]
 
 
-def test_a_request_is_listed_after_the_process_that_decided_another_was_killed(
-    store_url, tmp_path
-):
+def test_a_request_is_listed_after_the_process_that_decided_another_was_killed(store_url, tmp_path):
     """Its turn is ended by whoever decides next; nobody has to open the conversation before."""
 
     async def asking():
@@ -279,8 +277,9 @@ def test_a_request_is_listed_after_the_process_that_decided_another_was_killed(
 
     async def going_on():
         async with hosting(store_url) as (host, office):
-            while not (found := (await host.requests(BOSS)).items):
-                await asyncio.sleep(0.02)  # the lease of the dead process has not expired
+            found = ()
+            while not found:  # the lease of the dead process has not expired
+                found = (await host.requests(BOSS)).items
             assert [one.request_id for one in found] == names[1:]
             record = await host.stores.state.load("c")
             assert record.open_turn is not None

@@ -1,27 +1,30 @@
-"""Decisions about calls, in the words of each protocol."""
+"""A person decides a call of somebody else in the words of each protocol, and sees nothing more."""
 
 import json
+import re
 from contextlib import asynccontextmanager
 
 import httpx
 import pytest
-from tests.server.test_deciding import TOKENS, ask, hosting, managers
+from tests.server.test_deciding import ADA, TOKENS, ask, ask_all, hosting, managers
 
-from looopy import server
-from looopy.server import StaticTokens, create_app
+from looopy import Approve, server
+from looopy.server import Limits, StaticTokens, create_app
 from looopy.types.event import ApprovalDecided
+from looopy.types.state import Outcome
 
-FACES = [server.ag_ui_api, server.ai_sdk_api, server.a2a_api, server.responses_api]
+SECRET = "the secret invoice"
+PROTOCOLS = [server.ag_ui_api, server.ai_sdk_api, server.a2a_api, server.responses_api]
 
 
-class Face:
+class Protocol:
     """A protocol: the body of the request that decides, and of the one that says more besides."""
 
     def __init__(self, client):
         self.client = client
 
 
-class AgUi(Face):
+class AgUi(Protocol):
     """The interrupts of a run that are resolved."""
 
     path = "/ag-ui"
@@ -34,8 +37,11 @@ class AgUi(Face):
         empty = {"state": {}, "messages": [], "tools": [], "context": [], "forwardedProps": {}}
         return {"threadId": context_id, "runId": "r", **empty, "resume": resume}
 
+    def with_text(self, body):
+        return {**body, "messages": [{"id": "m", "role": "user", "content": "hi"}]}
 
-class UseChat(Face):
+
+class UseChat(Protocol):
     """The tool parts of the page's last message."""
 
     path = "/api/chat"
@@ -54,8 +60,12 @@ class UseChat(Face):
         messages = [{"id": "turn-1", "role": "assistant", "parts": parts}]
         return {"id": context_id, "trigger": "submit-message", "messages": messages}
 
+    def with_text(self, body):
+        said = {"id": "m", "role": "user", "parts": [{"type": "text", "text": "hi"}]}
+        return {**body, "messages": [*body["messages"], said]}
 
-class Responses(Face):
+
+class Responses(Protocol):
     """The items of an input."""
 
     path = "/v1/responses"
@@ -67,6 +77,9 @@ class Responses(Face):
         ]
         return {"model": "looopy", "conversation": context_id, "input": items}
 
+    def with_text(self, body):
+        return {**body, "input": [*body["input"], {"role": "user", "content": "hi"}]}
+
 
 class Previous(Responses):
     """The same, behind a response."""
@@ -77,7 +90,7 @@ class Previous(Responses):
         return body
 
 
-class A2A(Face):
+class A2A(Protocol):
     """A message to the task, with data."""
 
     path = "/message:send"
@@ -92,26 +105,57 @@ class A2A(Face):
         }
         return {"message": message}
 
+    def with_text(self, body):
+        parts = [*body["message"]["parts"], {"text": "hi"}]
+        return {"message": {**body["message"], "parts": parts}}
+
 
 @asynccontextmanager
-async def served(face, url="memory:", *, may_answer=managers, limits=None):
+async def served(protocol, url="memory:", *, may_answer=managers, limits=None):
     """The host and its office, and a function that sends a body as somebody."""
     async with hosting(url, may_answer) as (host, office):
         tokens = {token: {"actor_id": name} for name, token in TOKENS.items()}
         tokens[TOKENS["boss"]] = {"actor_id": "boss", "scopes": ["manager"]}
-        app = create_app(host, authenticate=StaticTokens(tokens), protocols=FACES, limits=limits)
+        app = create_app(
+            host, authenticate=StaticTokens(tokens), protocols=PROTOCOLS, limits=limits
+        )
         async with httpx.AsyncClient(
             transport=httpx.ASGITransport(app), base_url="http://localhost"
         ) as client:
 
             async def post(name, body):
                 signed = {"Authorization": f"Bearer {TOKENS[name]}"}
-                return await client.post(face.path, json=body, headers=signed)
+                return await client.post(protocol.path, json=body, headers=signed)
 
-            yield host, office, face(client), post
+            yield host, office, protocol(client), post
 
 
-every_face = pytest.mark.parametrize("face", [AgUi, UseChat, Responses, Previous, A2A])
+every_protocol = pytest.mark.parametrize("protocol", [AgUi, UseChat, Responses, Previous, A2A])
+
+
+@every_protocol
+async def test_a_second_person_decides_and_the_call_runs_as_its_owner(protocol):
+    """Once; the answer holds the decision, the same each time, and nothing of the conversation."""
+    async with served(protocol) as (host, office, said, post):
+        name = await ask(host)
+        made = await post("boss", said.body("c", {name: True}))
+        assert made.status_code == 200, made.text
+        for text in (SECRET, "done", "cents"):
+            assert text not in made.text
+        assert office.ran == []
+        [decided] = await decisions(host)
+        assert (decided.actor_id, decided.decision) == ("boss", "approved")
+        for _ in range(2):
+            assert (await post("boss", said.body("c", {name: True}))).text == made.text
+            other = await post("boss", said.body("c", {name: False}))
+            assert "was approved before by 'boss'" in other.text
+            assert other.status_code in (400, 409)
+            if not office.ran:
+                async with host.agent("c", ADA) as agent:
+                    result = await agent.execute_turn(None, ADA)
+                assert result.outcome is Outcome.COMPLETED
+        assert office.ran == [("ada", {"token": "ada's-token-1"})]
+        assert await decisions(host) == [decided]
 
 
 async def decisions(host, context_id="c"):
@@ -120,19 +164,65 @@ async def decisions(host, context_id="c"):
     return [event for event in events if isinstance(event, ApprovalDecided)]
 
 
-@every_face
+@every_protocol
+@pytest.mark.parametrize("may_answer", [managers, None])
+async def test_whoever_may_not_decide_gets_the_answer_for_an_unknown_context(protocol, may_answer):
+    """So does a person who says more than decisions, before the decision and after it."""
+    async with served(protocol, may_answer=may_answer) as (host, office, said, post):
+        name, dropping = await ask(host), await ask(host, "d", "drop")
+        for turn in range(2):
+            refused = [("eve", "c", {name: True}), ("boss", "d", {dropping: True})]
+            refused += [("boss", "c", {"1-none": True}), ("boss", "c", {name: True, "x": True})]
+            refused += [] if may_answer else [("boss", "c", {name: True})]
+            for who, context_id, answers in refused:
+                await like_unknown(said, post, who, said.body(context_id, answers), context_id)
+            more = said.with_text(said.body("c", {name: True}))
+            await like_unknown(said, post, "boss", more, "c", brings_text=True)
+            if not turn:
+                await host.decide("c", name, Approve(), ADA)
+        assert office.ran == []
+        assert [one.actor_id for one in await decisions(host)] == ["ada"]
+
+
+async def like_unknown(said, post, who, body, context_id, *, brings_text=False):
+    """Check that the answer is that for a context that does not exist."""
+    shown = await post(who, body)
+    if not brings_text:
+        text = json.dumps(body).replace(f'"{context_id}"', '"none"')
+        text = re.sub(rf"(resp|task)_1_{context_id}", r"\1_1_none", text)
+        unknown = await post(who, json.loads(text))
+        assert shown.text.replace(f"'{context_id}'", "'none'") == unknown.text
+        assert shown.status_code == unknown.status_code
+    assert shown.status_code == 404, shown.text
+
+
+@every_protocol
+async def test_decisions_of_several_calls_are_stored_together(protocol):
+    """Those that the same person has given before may come with them."""
+    async with served(protocol) as (host, office, said, post):
+        first, second = await ask_all(host)
+        assert (await post("boss", said.body("c", {first: False}))).status_code == 200
+        both = said.body("c", {first: False, second: True})
+        assert (await post("boss", both)).status_code == 200
+        assert [one.decision for one in await decisions(host)] == ["denied", "approved"]
+        async with host.agent("c", ADA) as agent:
+            await agent.execute_turn(None, ADA)
+        assert [actor for actor, _ in office.ran] == ["ada"]
+
+
+@every_protocol
 async def test_an_owners_decision_that_comes_again_is_the_same_and_another_is_refused(
-    face, sqlite_file
+    protocol, sqlite_file
 ):
     """Before a restart and after it: the call runs once."""
     url, ran = f"sqlite:///{sqlite_file}", []
-    async with served(face, url) as (host, office, said, post):
+    async with served(protocol, url) as (host, office, said, post):
         name = await ask(host)
         first = await post("ada", said.body("c", {name: True}))
         assert first.status_code == 200, first.text
         ran += office.ran
     for _ in range(2):
-        async with served(face, url) as (host, office, said, post):
+        async with served(protocol, url) as (host, office, said, post):
             again = await post("ada", said.body("c", {name: True}))
             assert again.status_code == 200, again.text
             other = await post("ada", said.body("c", {name: False}))
@@ -140,5 +230,34 @@ async def test_an_owners_decision_that_comes_again_is_the_same_and_another_is_re
             ran += office.ran
             assert len(await decisions(host)) == 1
     assert len(ran) == 1
-    async with served(face, url) as (host, *_):
+    async with served(protocol, url) as (host, *_):
         assert [one.context_id for one in await host.stores.state.list()] == ["c"]  # no fork
+
+
+@pytest.mark.parametrize("protocol", [Previous, A2A])
+async def test_no_limit_tells_a_stranger_that_a_context_exists(protocol):
+    """Where the answer for an unknown context comes before all limits."""
+    async with served(protocol, limits=Limits(turns_per_minute=1)) as (host, _, said, post):
+        dropping = await ask(host, "d", "drop")
+        for context_id, status in (("b", 200), ("c", 429)):
+            body = said.body(context_id, {await ask(host, context_id): True})
+            assert (await post("boss", body)).status_code == status
+        await like_unknown(said, post, "boss", said.body("d", {dropping: True}), "d")
+
+
+async def test_a_text_over_a2a_decides_the_one_request_that_its_sender_may_decide():
+    """Several are named by their ids. A message that comes again has the same answer."""
+    async with served(A2A) as (host, _, said, post):
+        await ask(host)
+        body = said.body("c", {})
+        body["message"] |= {"messageId": "m", "parts": [{"text": "deny: too much"}]}
+        made = await post("boss", body)
+        assert made.json()["message"]["parts"][0]["text"].startswith("pay: denied")
+        assert (await post("boss", body)).text == made.text
+        [decided] = await decisions(host)
+        assert (decided.text, decided.actor_id) == ("too much", "boss")
+        await ask_all(host, "b")
+        body["message"] |= {"messageId": "m2", "taskId": "task_1_b"}
+        assert "2 requests wait" in (await post("boss", body)).text
+        body["message"]["messageId"] = "m3"
+        assert (await post("eve", body)).status_code == 404

@@ -72,18 +72,24 @@ async def requests_for(
             status=AgentStatus.WAITING, after=after, limit=min(limit, _PAGE)
         )
         for record in page.items:
-            if record.owner_actor == auth.actor_id:
-                continue
-            for request in record.state.pending:
-                if request.kind is not PendingKind.APPROVAL or _is_over(request):
-                    continue
-                opened = _opened(request, record)
-                if await _may(may_answer, opened, auth):
-                    found.append(opened)
+            found += await open_in(record, auth, may_answer)
         after = page.next
         if after is None or len(found) >= limit:
             break
     return RequestPage(found, after)
+
+
+async def open_in(
+    record: ContextRecord, auth: AuthContext, may_answer: MayAnswer
+) -> list[OpenRequest]:
+    """The open requests in a context of somebody else that *auth* may answer."""
+    found: list[OpenRequest] = []
+    for request in record.state.pending if record.owner_actor != auth.actor_id else ():
+        if request.kind is PendingKind.APPROVAL and not _is_over(request):
+            opened = _opened(request, record)
+            if await _may(may_answer, opened, auth):
+                found.append(opened)
+    return found
 
 
 async def requests_named(

@@ -37,7 +37,7 @@ from looopy.errors import (
     LimitExceeded,
     LooopyError,
 )
-from looopy.server.deciding import MayAnswer, RequestPage, requests_for, requests_named
+from looopy.server.deciding import MayAnswer, RequestPage, open_in, requests_for, requests_named
 from looopy.server.feed import Feed
 from looopy.stores.bundle import Stores
 from looopy.stores.contexts.erasing import Erased
@@ -248,12 +248,18 @@ class AgentHost:
     # --- decisions of others -------------------------------------------------------------------
 
     async def requests(
-        self, auth: AuthContext | None, *, after: str | None = None, limit: int = 50
+        self,
+        auth: AuthContext | None,
+        *,
+        context_id: str | None = None,
+        after: str | None = None,
+        limit: int = 50,
     ) -> RequestPage:
         """
         A page of the requests for approval, in conversations of others, that *auth* may decide.
 
         Args:
+            context_id: Those of one context, on one page; none of a context that does not exist.
             after: The `next` of the page before.
             limit: About so many; a conversation's requests are not torn apart.
 
@@ -266,6 +272,9 @@ class AgentHost:
         if self.may_answer is None or auth is None:
             return RequestPage(())
         stores = self.stores_for(auth)
+        if context_id is not None:
+            record = await stores.state.load(context_id)
+            return RequestPage((record and await open_in(record, auth, self.may_answer)) or ())
         return await requests_for(auth, stores, self.may_answer, after=after, limit=limit)
 
     async def decide(
@@ -297,6 +306,7 @@ class AgentHost:
         auth: AuthContext | None,
         *,
         metadata: Mapping[str, Any] | None = None,
+        admission: contextlib.AbstractAsyncContextManager[None] | None = None,
     ) -> list[ApprovalDecided]:
         """
         As `decide`, for several requests of one context: all of *answers* are stored, or none.
@@ -304,6 +314,8 @@ class AgentHost:
         Args:
             answers: By request id.
             metadata: Of the turn that stores them.
+            admission: Entered once it is known that the caller may decide: so no limit tells a
+                stranger that the context exists.
 
         Returns:
             The decisions, in the order of *answers*.
@@ -318,7 +330,8 @@ class AgentHost:
                 judged = await requests_named(auth, stores, may, context_id, answers)
             if not judged:
                 raise
-        async with self._started(context_id, stores) as agent:
+        admitted = contextlib.nullcontext() if admission is None else admission
+        async with admitted, self._started(context_id, stores) as agent:
             return await decide_as(agent, answers, auth, judged, metadata)
 
     @property

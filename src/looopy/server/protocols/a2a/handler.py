@@ -22,6 +22,7 @@ from a2a.types import (
     ListTaskPushNotificationConfigsResponse,
     ListTasksRequest,
     ListTasksResponse,
+    Message,
     SendMessageRequest,
     SubscribeToTaskRequest,
     Task,
@@ -59,7 +60,9 @@ class Handler(RequestHandler):
         self._extended = extended
         self._verbs = Verbs(app_context, push)
 
-    async def on_message_send(self, params: SendMessageRequest, context: ServerCallContext) -> Task:
+    async def on_message_send(
+        self, params: SendMessageRequest, context: ServerCallContext
+    ) -> Task | Message:
         """See `Verbs.send`."""
         return await _answer(self._verbs.send, params, context)
 

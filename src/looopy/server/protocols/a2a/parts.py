@@ -25,6 +25,7 @@ from google.protobuf.struct_pb2 import Value  # type: ignore[import-untyped]  # 
 from looopy.server.gate.body import json_or_text
 from looopy.server.protocols.text_answers import answer_in
 from looopy.tools.call.results import to_json_text
+from looopy.types.approval import decision_of
 from looopy.types.message import (
     AudioContent,
     DocumentContent,
@@ -219,6 +220,24 @@ def answers(
     if values or not said.text or any(not isinstance(b, TextContent) for b in said.blocks):
         raise invalid("answer by a text, or by a data part, not both", "/message/parts")
     return {request.request_id: _value(request, said.text)}, None
+
+
+def decisions(open_requests: Sequence[PendingRequest], said: Said) -> Mapping[str, Any]:
+    """
+    The decisions in a message about calls of somebody else, by request id; empty if it says more.
+
+    A text decides the one of *open_requests*; a data part any request, also one that was decided.
+
+    Raises:
+        InvalidParamsError: Several requests are open, or the text decides nothing.
+    """
+    by_id = [one for one in said.data if isinstance(one, dict) and decision_of(one) is None]
+    if by_id and len(by_id) == len(said.data) and not said.blocks:
+        return {str(name): answer for one in by_id for name, answer in one.items()}
+    if not open_requests:
+        return {}
+    given, more = answers(open_requests, said)
+    return given if more is None else {}
 
 
 def _example(pending: Iterable[PendingRequest]) -> dict[str, Any]:

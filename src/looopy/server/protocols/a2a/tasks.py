@@ -23,7 +23,7 @@ from looopy.stores.bundle import Stores
 from looopy.stores.records import ContextRecord, MessageRecord, TurnRecord
 from looopy.tools.call.results import to_json_text
 from looopy.types.artifact import Artifact, ArtifactKind, ArtifactStatus
-from looopy.types.event import TurnError
+from looopy.types.event import ApprovalDecided, TurnError, event_to_json
 from looopy.types.message import AssistantMessage, UserMessage
 from looopy.types.state import Outcome, PendingKind, PendingRequest, pending_to_json
 
@@ -232,6 +232,29 @@ class TaskReader:
             status.message.CopyFrom(said)
         return status
 
+    async def decided_by(
+        self, chain: Chain, actor_id: str, message_id: str
+    ) -> Sequence[ApprovalDecided]:
+        """The decisions of an actor who owns no turn of the task, in a message of this id."""
+        for turn in chain.turns:
+            if turn.actor_id == actor_id and _sent_as(turn) == message_id:
+                events = self._stores.journal.events
+                found = await events(self.context_id, after=turn.start_seq, limit=_PAGE)
+                return [
+                    one
+                    for one in found
+                    if isinstance(one, ApprovalDecided) and one.turn == turn.turn
+                ]
+        return ()
+
+    def decision(self, chain: Chain, made: Sequence[ApprovalDecided]) -> Message:
+        """The answer to a person who has decided calls of a task of somebody else."""
+        said = "\n".join(f"{one.tool_name}: {one.decision}" for one in made)
+        waits = "The call waits for the owner of the task."
+        facts = data_part({"decisions": [event_to_json(one) for one in made]})
+        place = f"{made[-1].turn}.decision"
+        return self._agent(chain, place, [text_part(f"{said}\n\n{waits}"), facts])
+
     async def artifact(self, artifact_id: str, version: int | None = None) -> A2AArtifact | None:
         """An artifact; `None` if it is gone."""
         try:
@@ -399,7 +422,11 @@ def _prompt(request: PendingRequest) -> str:
 def _message_id(turn: TurnRecord) -> str | None:
     """The id that the client gave the first message of a turn; `None` if that only answers."""
     said = turn.metadata.get("a2a")
-    if not isinstance(said, Mapping) or said.get("answers"):
-        return None
-    name = said.get("message_id")
+    return None if isinstance(said, Mapping) and said.get("answers") else _sent_as(turn)
+
+
+def _sent_as(turn: TurnRecord) -> str | None:
+    """The id of the message that began a turn or answered in it."""
+    said = turn.metadata.get("a2a")
+    name = said.get("message_id") if isinstance(said, Mapping) else None
     return name if isinstance(name, str) and name else None

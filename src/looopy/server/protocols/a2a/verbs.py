@@ -77,17 +77,28 @@ class Verbs:
 
     # --- messages --------------------------------------------------------------------------------
 
-    async def send(self, params: SendMessageRequest, call: Call) -> Task:
-        """Take a message, and answer with its task once it waits or is over."""
-        reader, first, turn = await self._take(params, call)
+    async def send(self, params: SendMessageRequest, call: Call) -> Task | Message:
+        """
+        Take a message, and answer with its task once it waits or is over.
+
+        A decision about a call in a task of somebody else is answered with a message.
+        """
+        try:
+            reader, first, turn = await self._take(params, call)
+        except TaskNotFoundError:
+            return await self._decided(params, call)
         if not params.configuration.return_immediately:
             await self._ended(reader, turn, call)
         task = await reader.task(await self._chain(reader, first))
         return apply_history_length(task, params.configuration)
 
     async def stream(self, params: SendMessageRequest, call: Call) -> AsyncGenerator[Event, None]:
-        """Take a message, and show its task as it runs."""
-        reader, first, _ = await self._take(params, call)
+        """Take a message, and show its task as it runs; a decision as `send` does."""
+        try:
+            reader, first, _ = await self._take(params, call)
+        except TaskNotFoundError:
+            yield await self._decided(params, call)
+            return
         chain = await self._chain(reader, first)
         yield apply_history_length(await reader.task(chain), params.configuration)
         if chain.settled:  # a client waits for the update that ends the stream
@@ -173,6 +184,41 @@ class Verbs:
                 continue
             return reader, first, turn
         raise UnsupportedOperationError("the task changes too fast: send the message again")
+
+    async def _decided(self, params: SendMessageRequest, call: Call) -> Message:
+        """
+        Store the decision of a message to a task of somebody else.
+
+        Raises:
+            TaskNotFoundError: The caller may decide nothing in it, or the message is more than
+                decisions; as for a task that does not exist.
+            LooopyError: As `AgentHost.decide_all` raises.
+        """
+        message, place = params.message, place_of(params.message.task_id)
+        brings_more = params.configuration.HasField("task_push_notification_config")
+        if place is None or brings_more or message.context_id not in ("", place[0]):
+            raise TaskNotFoundError
+        context_id, first = place
+        reader = self._reader(context_id, call)
+        chain = await reader.find(first)
+        if chain is None:
+            raise TaskNotFoundError
+        made = await reader.decided_by(chain, call.auth.actor_id, message.message_id)
+        if not made:
+            found = await self._host.requests(call.auth, context_id=context_id)
+            said = parts.read(message, most_bytes=self.app_context.limits.message_bytes)
+            answers = parts.decisions(found.items if chain.pending else (), said)
+            if not answers:
+                raise TaskNotFoundError
+            facts = {"message_id": message.message_id, "answers": True}
+            made = await self._host.decide_all(
+                context_id,
+                answers,
+                call.auth,
+                metadata={"a2a": facts},
+                admission=self.app_context.turn(call.auth, context_id),
+            )
+        return reader.decision(chain, made)
 
     async def _begin(
         self,

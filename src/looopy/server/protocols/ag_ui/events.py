@@ -16,6 +16,7 @@ from looopy.server.protocols.call_ids import CallIds
 from looopy.server.protocols.deltas import GrowingAnswer, Piece
 from looopy.types.event import (
     AgentEvent,
+    ApprovalDecided,
     ArtifactUpdate,
     AuthRequired,
     Compaction,
@@ -503,6 +504,18 @@ def _aside(event: AgentEvent, ids: CallIds) -> Iterator[Out]:
             yield _custom("compaction", covers=list(event.covers))
         case _:
             pass
+
+
+def decision_event(event: ApprovalDecided) -> Out:
+    """The event for a person who has decided a call in a thread of somebody else."""
+    return _custom(
+        "decision",
+        requestId=event.request_id,
+        decision=event.decision,
+        actorId=event.actor_id,
+        args=event.args,
+        text=event.text,
+    )
 
 
 def _custom(name: str, **value: Any) -> Out:

@@ -40,6 +40,11 @@ class Resumed:
     payload: Any
     cancelled: bool
 
+    @property
+    def decision(self) -> Any:
+        """The answer, as one to a request for approval."""
+        return not self.cancelled if self.payload is None else self.payload
+
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
@@ -70,6 +75,13 @@ class RunRequest:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     again: bool = False
     force: bool = False
+
+    @property
+    def decisions(self) -> Mapping[str, Any]:
+        """The answers in `resume` as decisions by request id; empty if the run brings more."""
+        if self.message is not None or self.results:
+            return {}
+        return {one.request_id: one.decision for one in self.resume}
 
 
 def read_run(body: Any) -> RunRequest:

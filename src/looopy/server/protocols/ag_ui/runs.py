@@ -14,7 +14,7 @@ ours. See `looopy.server.protocols.repeats`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from typing import Any
 from weakref import WeakValueDictionary
@@ -24,9 +24,16 @@ from looopy.agent.decisions import who_was_first
 from looopy.errors import ContextNotFound, IdempotencyConflict, InputNotFound, ValueRefused
 from looopy.server.gate.limits import Limits
 from looopy.server.host import AgentHost
-from looopy.server.protocols.ag_ui.events import CREDENTIALS, SNAPSHOT, Out, RunEvents, outcome_of
+from looopy.server.protocols.ag_ui.events import (
+    CREDENTIALS,
+    SNAPSHOT,
+    Out,
+    RunEvents,
+    decision_event,
+    outcome_of,
+)
 from looopy.server.protocols.ag_ui.messages import Snapshot, call_ids_in
-from looopy.server.protocols.ag_ui.request import RunRequest
+from looopy.server.protocols.ag_ui.request import Resumed, RunRequest
 from looopy.server.protocols.call_ids import CallIds, newest_id
 from looopy.server.protocols.chains import (
     last_of,
@@ -73,11 +80,15 @@ class Runs:
         """
         Begin, continue or show a turn. When this returns, what the page said is stored.
 
+        Decisions about calls in a thread of somebody else are stored, if the host lets the caller
+        decide them, and the run shows them and nothing else.
+
         Returns:
             The events of the run. To close the generator does not cancel the turn.
 
         Raises:
-            InputNotFound: An answer is for an interrupt that does not wait.
+            InputNotFound: An answer is for an interrupt that does not wait; `AlreadyAnswered` if
+                somebody has decided it.
             LooopyError: As `AgentHost.agent` and `Agent.execute_turn` raise.
         """
         says = asked.message is not None
@@ -90,9 +101,12 @@ class Runs:
                         return await self._run(agent, asked, auth)
                     return await self._run(agent, asked, auth)  # it began in another process
         except ContextNotFound:
+            if asked.decisions:  # of somebody else, perhaps
+                made = await self._host.decide_all(asked.thread_id, asked.decisions, auth)
+                return _alone(asked, [decision_event(one) for one in made])
             if says or asked.resume or not asked.bare:
                 raise
-            return _nothing(asked)  # a page that opens a thread without a message
+            return _alone(asked, [_snapshot([])])  # a page that opens a thread without a message
 
     async def _run(
         self, agent: Agent, asked: RunRequest, auth: AuthContext | None
@@ -292,9 +306,10 @@ def _snapshot(messages: list[Out]) -> Out:
     return {"type": SNAPSHOT, "messages": messages}
 
 
-async def _nothing(asked: RunRequest) -> AsyncGenerator[Out, None]:
+async def _alone(asked: RunRequest, outs: Sequence[Out]) -> AsyncGenerator[Out, None]:
+    """A run that no turn belongs to."""
     mapped = RunEvents(asked.thread_id, asked.run_id)
-    for out in (mapped.started(), _snapshot([]), mapped.finished({"type": "success"})):
+    for out in (mapped.started(), *outs, mapped.finished({"type": "success"})):
         yield out
 
 
@@ -321,7 +336,7 @@ def _inputs(asked: RunRequest, pending: Any, *, says: bool) -> dict[str, Any]:
                 f"{entry.path}: no interrupt has the id {entry.request_id[:80]!r}",
                 request_id=entry.request_id,
             )
-        inputs[entry.request_id] = _answer(request, entry.payload, entry.path, entry.cancelled)
+        inputs[entry.request_id] = _answer(request, entry)
     for request in pending:
         call_id = newest_id(request.tool_call_id, asked.calls)
         if request.kind is PendingKind.CLIENT_TOOL and call_id in asked.results:
@@ -329,14 +344,14 @@ def _inputs(asked: RunRequest, pending: Any, *, says: bool) -> dict[str, Any]:
     return inputs
 
 
-def _answer(request: PendingRequest, payload: Any, path: str, cancelled: bool) -> Any:
+def _answer(request: PendingRequest, entry: Resumed) -> Any:
     if request.kind is PendingKind.APPROVAL:
-        return not cancelled if payload is None else payload
-    if not cancelled:
-        return payload
+        return entry.decision
+    if not entry.cancelled:
+        return entry.payload
     if request.kind is PendingKind.CLIENT_TOOL:
         return {"is_error": True, "content": "cancelled by the user"}
-    place = path.rpartition("/")[0] + "/status"
+    place = entry.path.rpartition("/")[0] + "/status"
     raise ValueRefused(f"{place}: a question is answered, or given up by a new message", path=place)
 
 

@@ -15,10 +15,10 @@ from typing import Any
 
 from looopy.agent.agent import Agent
 from looopy.agent.decisions import already_answered
-from looopy.errors import InputNotFound, ValueRefused
+from looopy.errors import ContextNotFound, InputNotFound, ValueRefused
 from looopy.server.gate.limits import Limits
 from looopy.server.host import AgentHost
-from looopy.server.protocols.ai_sdk.parts import RESULTS, Part, Parts, answer_id
+from looopy.server.protocols.ai_sdk.parts import RESULTS, Part, Parts, answer_id, response_part
 from looopy.server.protocols.ai_sdk.request import Answer, ChatRequest
 from looopy.server.protocols.ai_sdk.transcript import Transcript
 from looopy.server.protocols.call_ids import newest_id
@@ -46,7 +46,7 @@ from looopy.types.approval import Approve, decision_of
 from looopy.types.context import AuthContext
 from looopy.types.event import AgentEvent, ApprovalDecided
 from looopy.types.message import UserMessage
-from looopy.types.state import PendingKind
+from looopy.types.state import Outcome, PendingKind
 
 
 class Chat:
@@ -68,13 +68,28 @@ class Chat:
         """
         Begin or continue a turn. When this returns, its message and answers are stored.
 
+        Decisions about calls in a chat of somebody else are stored, if the host lets the caller
+        decide them, and the answer confirms them and shows nothing else.
+
         Returns:
             The parts of the answer. To close the generator does not cancel the turn.
 
         Raises:
-            InputNotFound: An answer is for a request that was never made.
+            InputNotFound: An answer is for a request that was never made; `AlreadyAnswered` if it
+                was decided otherwise.
             LooopyError: As `AgentHost.agent` and `Agent.execute_turn` raise.
         """
+        try:
+            return await self._post(request, auth)
+        except ContextNotFound:
+            if not request.decisions:
+                raise
+            made = await self.host.decide_all(request.context_id, request.decisions, auth)
+            return _decisions(request, made)
+
+    async def _post(
+        self, request: ChatRequest, auth: AuthContext | None
+    ) -> AsyncGenerator[Part, None]:
         create = request.message is not None and request.trigger == "submit-message"
         async with self.host.agent(request.context_id, auth, create=create) as agent:
             if request.message is None:
@@ -270,6 +285,21 @@ async def _say(
     return _shown(events, Parts())
 
 
+async def _decisions(
+    request: ChatRequest, made: Sequence[ApprovalDecided]
+) -> AsyncGenerator[Part, None]:
+    """The answer to a person who has decided calls in a chat of somebody else."""
+    yield {"type": "start", "messageId": request.message_id}
+    for event in made:
+        if event.request_id in request.asked:
+            yield response_part(event)
+    # A page that sends a message once all in its last step is decided would send it again.
+    yield {"type": "start-step"}
+    yield {"type": "finish-step"}
+    about = {"outcome": Outcome.AUTH_REQUIRED.value}  # the call waits for its owner
+    yield {"type": "finish", "finishReason": "tool-calls", "messageMetadata": about}
+
+
 async def _shown(
     events: AsyncIterator[AgentEvent], parts: Parts, missed: Sequence[Part] = ()
 ) -> AsyncGenerator[Part, None]:
@@ -302,6 +332,7 @@ async def _check_decided(
     Let answers pass that were given to the newest message before; the page posts them with it.
 
     Raises:
+        AlreadyAnswered: A request was decided otherwise.
         InputNotFound: The message has no such request.
     """
     left = {one.request_id: one for one in answers}

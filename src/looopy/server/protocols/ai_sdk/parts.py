@@ -350,13 +350,7 @@ class Parts:
             yield self._approval(event.request_id, call_id)
         if event.decision != "approved":
             self._denied.add(call_id)
-        reason = event.text or ("nobody answered in time" if event.decision == "expired" else "")
-        yield {
-            "type": "tool-approval-response",
-            "approvalId": event.request_id,
-            "approved": event.decision == "approved",
-            **({"reason": reason} if reason else {}),
-        }
+        yield response_part(event)
 
     def _cited(self, citations: Sequence[Citation]) -> Iterator[Part]:
         for cited in citations:
@@ -431,6 +425,17 @@ class Parts:
         if self._error or (reason is None and event.outcome is Outcome.FAILED):
             reason = "error"
         yield {"type": "finish", "finishReason": reason or "other", "messageMetadata": about}
+
+
+def response_part(event: ApprovalDecided) -> Part:
+    """The decision about a call that waited for approval."""
+    reason = event.text or ("nobody answered in time" if event.decision == "expired" else "")
+    return {
+        "type": "tool-approval-response",
+        "approvalId": event.request_id,
+        "approved": event.decision == "approved",
+        **({"reason": reason} if reason else {}),
+    }
 
 
 def blocks_to_parts(content: str | Sequence[UserBlock]) -> list[Part]:

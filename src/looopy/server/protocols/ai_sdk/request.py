@@ -78,6 +78,14 @@ class ChatRequest:
     named: Any = None
     force: bool = False
 
+    @property
+    def decisions(self) -> Mapping[str, Any]:
+        """Its answers as decisions by request id; empty if it brings more than decisions."""
+        ids = [one.request_id for one in self.answers]
+        if self.message is not None or self.trigger != "submit-message" or None in ids:
+            return {}
+        return {**self.inputs, **{str(one.request_id): one.value for one in self.answers}}
+
 
 def read_request(body: Any) -> ChatRequest:
     """

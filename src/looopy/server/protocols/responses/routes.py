@@ -29,7 +29,13 @@ from looopy.agent.agent import Agent
 from looopy.agent.decisions import made_before
 from looopy.agent.hosted import enabled_tools_of
 from looopy.agent.stream import TurnStream
-from looopy.errors import AlreadyAnswered, ConfigurationError, LooopyError, ValueRefused
+from looopy.errors import (
+    AlreadyAnswered,
+    ConfigurationError,
+    ContextNotFound,
+    LooopyError,
+    ValueRefused,
+)
 from looopy.loop.output import FINAL_ANSWER
 from looopy.server.app_context import AppContext
 from looopy.server.gate.expiry import while_valid
@@ -55,7 +61,9 @@ from looopy.stores.bundle import Stores
 from looopy.stores.pages import events_of
 from looopy.stores.records import TurnRecord
 from looopy.types.context import AuthContext
-from looopy.types.event import AgentEvent
+from looopy.types.event import AgentEvent, TurnEnd, TurnStart
+from looopy.types.message import StopReason
+from looopy.types.state import Outcome
 from looopy.types.storable import MAX_INT
 
 _CANCELLED_WITHIN_S: Final = 10.0
@@ -144,12 +152,32 @@ class _Endpoints:
             return await self._answer(request, asked, auth, builder, events)
         try:
             return await self._created(request, asked, auth, attempt)
+        except ContextNotFound:
+            if asked.context_id is None or not asked.decisions:
+                raise
+            builder, events = await self._decided(asked.context_id, asked, auth)
         except AlreadyAnswered:
             made = await self._made_before(asked, auth)
             if made is None:
                 raise
             builder, events = await self._again(asked, auth, *made)
         return await self._answer(request, asked, auth, builder, events)
+
+    async def _decided(
+        self, context_id: str, asked: Asked, auth: AuthContext
+    ) -> tuple[ResponseBuilder, AsyncGenerator[AgentEvent, None]]:
+        """The response to decisions in a conversation of somebody else; it says nothing of it."""
+        admission = self._app_context.turn(auth, context_id)
+        made = await self._app_context.host.decide_all(
+            context_id, asked.decisions, auth, admission=admission
+        )
+        turn, when = made[-1].turn, made[-1].timestamp
+        about: dict[str, Any] = {"context_id": context_id, "turn": turn, "timestamp": when}
+        metadata = {**asked.metadata, FACE: {"background": asked.background}}
+        return self._builder(context_id, turn, metadata), _events(
+            TurnStart(**about),
+            TurnEnd(**about, outcome=Outcome.COMPLETED, stop_reason=StopReason.STOP),
+        )
 
     async def _made_before(
         self, asked: Asked, auth: AuthContext
@@ -394,6 +422,11 @@ class _Endpoints:
                 yield frame(one["type"], one)
 
         return EventStream(self._app_context, auth, frames())
+
+
+async def _events(*events: AgentEvent) -> AsyncGenerator[AgentEvent, None]:
+    for event in events:
+        yield event
 
 
 async def _check_choice(agent: Agent, asked: Asked) -> None:
