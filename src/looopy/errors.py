@@ -36,6 +36,7 @@ Every exception looopy raises, in one tree: catch wide or narrow.
         ArtifactDamaged         .artifact_id .version .expected .actual
         ValueRefused            .path   cannot be stored faithfully; nothing was written
         StoreConflict           .expected .actual .artifact_id
+        CommitsLost             the store lacks what it had acknowledged
         StoreUnavailable        .outcome_known
           StorageFull
         SchemaOutOfDate         .found .expected
@@ -317,6 +318,15 @@ class StoreConflict(StoreError):
     expected: int | None = None
     actual: int | None = None
     artifact_id: str | None = None
+
+
+class CommitsLost(StoreError):
+    """
+    The store lacks commits that it had acknowledged; nothing was written.
+
+    It went back: a failover to a standby without them, or the restore of a backup. Or another
+    process has deleted the context. The agent continues from what the store has.
+    """
 
 
 class StoreUnavailable(StoreError):

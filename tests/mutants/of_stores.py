@@ -11,6 +11,7 @@ _JOURNAL = "tests/contract/every_store/test_journal.py"
 _TYPES = "tests/property/test_wrong_types.py"
 _DAMAGED = "tests/contract/every_store/test_damaged_rows.py"
 _STATE = "tests/contract/every_store/test_state.py"
+_WENT_BACK = "tests/agent/recovery/test_stores_that_went_back.py"
 _ORDER = "tests/contract/postgres/test_order.py"
 _SERVER = "tests/contract/postgres/test_server.py"
 _SILENCE = "tests/contract/postgres/test_silence.py"
@@ -74,8 +75,8 @@ MUTANTS = [
         "commit-without-fence",
         "an owner that lost its context writes into the turn of the next one",
         "looopy.stores.sql.statements:COMMIT",
-        ' WHERE {_THIS} AND epoch = :epoch AND holder IS NOT NULL" " AND (:closing',
-        ' WHERE {_THIS} AND holder IS NOT NULL"\n" AND (:closing',
+        "AND epoch = :epoch AND holder IS NOT NULL AND last_seq",
+        "AND holder IS NOT NULL AND last_seq",
         f"{_JOURNAL}::TestJournalOnSQLite::test_a_fenced_commit_writes_nothing",
         f"{_JOURNAL}::TestJournalOnAsyncpg::test_a_fenced_commit_writes_nothing",
         "tests/agent/sharing/test_sharing.py::test_an_owner_that_comes_back_in_anothers_turn_is_fenced",
@@ -109,7 +110,7 @@ MUTANTS = [
         "recovery-without-fence",
         "whoever recovers a turn does not keep its slow owner from writing on",
         "looopy.stores.sql.statements:RECOVER",
-        'RECOVER = ( "UPDATE looopy_contexts SET epoch = epoch + 1, holder = :holder,',
+        'RECOVER = ( f"UPDATE looopy_contexts SET {_NEXT_EPOCH}, holder = :holder,',
         'RECOVER = (\n    "UPDATE looopy_contexts SET epoch = epoch + 0, holder = :holder,',
         f"{_STATE}::TestStateOnSQLite::test_an_open_turn_must_be_recovered_first",
     ),
@@ -120,6 +121,24 @@ MUTANTS = [
         'return 1 + int.from_bytes(os.urandom(6), "big")',
         "return 1",
         "tests/contract/every_store/test_lives.py",
+    ),
+    mutant(
+        "epochs-rise-by-one",
+        "after a failover, two processes own one context under the same epoch",
+        "looopy.stores.sql.statements:_NEXT_EPOCH",
+        'f" ELSE epoch + 1 + (:chance - 1) % {EPOCH_STEPS} END"',
+        '" ELSE epoch + 1 END"',
+        f"{_WENT_BACK}::test_claims_of_two_histories_have_two_epochs[sqlite-1]",
+        f"{_WENT_BACK}::test_claims_of_two_histories_have_two_epochs[asyncpg-1]",
+    ),
+    mutant(
+        "commit-behind-a-gap",
+        "a turn writes the result of a call that the store has lost",
+        "looopy.stores.sql.statements:COMMIT",
+        "AND holder IS NOT NULL AND last_seq >= :known_seq",
+        "AND holder IS NOT NULL",
+        f"{_JOURNAL}::TestJournalOnSQLite::test_a_commit_ahead_of_the_store_writes_nothing",
+        f"{_WENT_BACK}::test_a_running_turn_writes_nothing_more[asyncpg-0-its claim]",
     ),
     mutant(
         "clear-without-fence",

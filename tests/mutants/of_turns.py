@@ -13,6 +13,7 @@ _SLOW_CODE = "tests/agent/failures/test_slow_code.py"
 _SYNC = "tests/agent/sync/test_sync.py"
 _FOREIGN = "tests/agent/failures/test_foreign_exceptions.py"
 _COMPACTION = "tests/agent/history/test_compaction.py"
+_WENT_BACK = "tests/agent/recovery/test_stores_that_went_back.py"
 
 MUTANTS = [
     # --- beside another, and within ---
@@ -258,12 +259,8 @@ MUTANTS = [
         "a-lost-store-is-a-failed-turn",
         "a step that may have been stored is answered a second time",
         "looopy.agent.running:RunningTurn._drive",
-        "except (Fenced, StoreUnavailable):\n"
-        "    known.stale = True\n"
-        "    raise",
-        "except Fenced:\n"
-        "    known.stale = True\n"
-        "    raise",
+        "except (Fenced, StoreUnavailable):",
+        "except Fenced:",
         "tests/agent/failures/test_failures.py::test_a_step_that_cannot_be_stored_fails_the_turn_in_order",
     ),
     # --- what an agent knows ---
@@ -521,6 +518,22 @@ MUTANTS = [
         "if summary is not None and records and",
         "if False and records and",
         "tests/agent/history/test_compaction.py::test_a_summary_far_behind_the_window_is_found",
+    ),
+    mutant(
+        "memory-ahead-of-the-store",
+        "after a failover, an agent answers from a history that no store has",
+        "looopy.agent.context:Known._read",
+        "if again is not None and again.message == known and not behind:",
+        "if again is not None and not behind:",
+        f"{_WENT_BACK}::test_a_lost_turn_is_reported_once_and_later_turns_are_seen[sqlite-1]",
+    ),
+    mutant(
+        "loss-of-a-shorter-history-untold",
+        "a failover loses acknowledged turns, and nobody is told",
+        "looopy.agent.context:Known._went_back",
+        "or record.last_seq < before.last_seq",
+        "",
+        f"{_WENT_BACK}::test_a_lost_failure_is_reported[sqlite]",
     ),
     mutant(
         "summary-of-the-past",

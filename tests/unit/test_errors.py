@@ -52,6 +52,7 @@ LooopyError
     ArchiveRefused member=None line=None path=None
     ArtifactDamaged artifact_id=None version=None expected=None actual=None
     ArtifactNotFound
+    CommitsLost
     ContextNotFound
     SchemaOutOfDate found=None expected=None
     StoreConflict expected=None actual=None artifact_id=None

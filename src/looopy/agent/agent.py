@@ -1245,7 +1245,10 @@ class Agent:
     async def _end_past(self, known: Known) -> Mapping[str, Tool]:
         """End a turn that a dead process left, which does not count as running; the tools."""
         tools = await self._resources.gather()
-        await end_dead_turn(known, self.loop_config, self._resources.tools)
+        newest = await end_dead_turn(known, self.loop_config, self._resources.tools)
+        if newest < known.seq:
+            await known.refresh(tools)
+        known.tell_losses()
         known.stale = True  # whatever becomes of the change that follows
         await known.heads_read()
         return tools

@@ -197,6 +197,7 @@ class Claiming:
                         tools = await gather_tools(self._setup.sources)
                     await known.refresh(tools, partial(self._pause, scope))
                     await self._look_for_key()
+                known.tell_losses()
                 self._refuse_strangers()
                 self._refuse_if_busy()  # before the claim would: this check is cheaper
                 plan = await self._plan()

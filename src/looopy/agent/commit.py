@@ -120,6 +120,7 @@ class TurnLog:
             ttl_s=setup.config.lease_ttl_s,
         )
         self._assistant_position = known.announced_at if plan.run else None
+        self._seq = 0
         self._iteration = 0
         self._read: set[str] = set()  # artifacts, by the tools
         self._asked: Sequence[Asked] = ()
@@ -210,6 +211,7 @@ class TurnLog:
         try:
             commit = self._commit(
                 events=stored,
+                known_seq=self._seq,
                 assistant_position=self._assistant_position,
                 state=state_beside(begun, group.asked) if group.asked and not ends else state,
                 delivered=group.delivered,
@@ -275,7 +277,7 @@ class TurnLog:
                 if isinstance(event.message, AssistantMessage):
                     self._assistant_position = event.position
         if seq and stored:
-            changes["last_seq"] = stored[-1].seq
+            self._seq = changes["last_seq"] = seq + len(stored) - 1
         if state is not None:
             changes["state"] = state
         if self._buffer is not None:
@@ -361,7 +363,7 @@ class TurnLog:
         Change an artifact, with its event, under this turn's epoch; errors as `Journal.commit`.
         """
         event = self._update_of(change)
-        commit = self._commit(events=[event], artifact=change)
+        commit = self._commit(events=[event], known_seq=self._seq, artifact=change)
         # `settle` runs this in a task of its own: no cancellation reaches it, and it waits for the
         # end.
         await self._writing.take(_nobody)

@@ -53,6 +53,7 @@ async def condense(
         token: Stops it as long as nothing is stored.
     """
     await known.refresh(tools)
+    known.tell_losses()
     record = known.record
     if known.busy_turn is not None:
         raise AgentBusy("a turn runs on this context", turn=known.busy_turn)
@@ -149,6 +150,7 @@ async def _text_of_hook(hook: Callable[..., Any], covered: list[Message], made: 
 async def undo(known: Known, tools: Mapping[str, Tool]) -> Compaction | None:
     """Append the summary before the newest one, or an empty one; see `Agent.undo_compact`."""
     await known.refresh(tools)
+    known.tell_losses()
     undone = known.state.summary
     while True:
         record = known.record

@@ -37,6 +37,7 @@ from looopy.stores.records import (
     MessageRecord,
     TurnRecord,
 )
+from looopy.stores.rules import commits_lost
 from looopy.telemetry.current import note_recovery
 from looopy.telemetry.process import process_name
 from looopy.tools.base import Tool
@@ -50,6 +51,11 @@ _WINDOW = 256  # messages read at first; doubled while the model could see more
 _BEFORE = 32  # read beyond `max_messages`: the visible part begins with a turn
 _MOST_READ = 1024  # messages read at once for a summary
 _TRIM_ABOVE = 4 * _WINDOW  # messages in memory above which the oldest are dropped
+
+
+def _shape(record: ContextRecord) -> tuple[object, ...]:
+    """What is equal as long as no message is hidden, shown again or redacted."""
+    return record.created_at, record.visible_from, record.hidden
 
 
 def _page_before(
@@ -127,6 +133,9 @@ class Known:
         open_calls: Calls of the last answer that have no result; `announced_at` is its position.
         busy_turn: The turn that a living owner elsewhere runs, or `None`.
         stale: True if another process may have advanced the context since.
+        lost: True if the last read found that the store lacks what it had acknowledged.
+        doubted: A turn of this process that could not go on, and the time of its start: the next
+            read looks whether the store still has it.
         window_tokens: The size of the model's window, if known.
         counted: True if the model's tokenizer counts, which may be half of the estimate.
         saved_epoch, saved_position: The store's values at the last read (for `auto_save=False`).
@@ -157,6 +166,8 @@ class Known:
         self.last: TurnRecord | None = None
         self.busy_turn: int | None = None
         self.stale = True
+        self.lost = False
+        self.doubted: tuple[int, datetime] | None = None
         self.saved_epoch = 0
         self.saved_position = 0
         self.staged: StagedArtifactStore | None = None
@@ -200,6 +211,11 @@ class Known:
             self.state, self.history, self.open_calls, self.last, context_id=self.context_id
         )
 
+    @property
+    def seq(self) -> int:
+        """Number of the newest event; 0 while there is none."""
+        return self.record.last_seq if self.record else 0
+
     async def refresh(
         self,
         tools: Mapping[str, Tool],
@@ -216,7 +232,9 @@ class Known:
         self.stale = True  # until all of it is read: the store may fail in between
         while True:
             version = self.record.version if self.record else 0
-            self.record = record = await self.stores.state.load(self.context_id)
+            record = await self.stores.state.load(self.context_id)
+            self.lost |= self._went_back(record)
+            self.record = record
             if record is not None and self._born is None and record.version != version:
                 self.forget()  # somebody else changed it, and perhaps what was said in it
             await self._read(record)
@@ -236,8 +254,47 @@ class Known:
             except (StoreConflict, AgentBusy, Fenced):
                 continue  # another process was closing it
         await self._find_open_calls(tools)
+        if self.doubted is not None:
+            self.lost |= await self._lacks(*self.doubted)
+            self.doubted = None
         self.saved_epoch, self.saved_position = self.epoch, self._position
         self.stale = False
+
+    def tell_losses(self) -> None:
+        """Raise `CommitsLost`, once, if `refresh` found that the store went back."""
+        if self.lost:
+            self.lost = False
+            raise commits_lost(self.context_id)
+
+    def losses_told(self) -> None:
+        """Take nothing for acknowledged any more: a commit has raised `CommitsLost`."""
+        self.stale, self.lost, self.doubted = True, False, None
+        self.forget()
+        if self.record is not None:
+            self.record = replace(self.record, epoch=0, last_seq=0, visible_from=1)
+
+    def _went_back(self, record: ContextRecord | None) -> bool:
+        """True if the store has come less far than before, or has another context of the name."""
+        before = self.record
+        if before is None or not before.last_seq:
+            return False
+        if record is None:
+            return True
+        made_anew = (
+            self._born not in {None, record.created_at}  # a redaction moves it by a microsecond
+            and record.created_at > before.last_activity
+        )
+        return (
+            made_anew
+            or record.epoch < before.epoch
+            or record.last_seq < before.last_seq
+            or record.visible_from < before.visible_from
+        )
+
+    async def _lacks(self, turn: int, began: datetime) -> bool:
+        """True if the store does not have the *turn* that began then."""
+        found = await self.stores.journal.turns(self.context_id, after=turn - 1, limit=1)
+        return not found or (found[0].turn, found[0].started_at) != (turn, began)
 
     async def _read(self, record: ContextRecord | None) -> None:
         """Read the changes of the history."""
@@ -246,19 +303,22 @@ class Known:
             return
         same = self._born in (None, record.created_at)  # else redacted, or made anew
         same = same and (record.visible_from, record.hidden) == (self._visible_from, self._hidden)
-        if same and self._position:
-            # For a context created by this process, the last message tells if it is the same one.
-            again = int(self._born is None)
-            found = await self.stores.messages.records(
-                self.context_id, after=self._position - again
-            )
-            places = len(self._places)
-            known = self.history[places - again : places]
-            behind = any(map(self._reaches_back, found[again:]))
-            if [r.message for r in found[:again]] == known and not behind:
+        if same and self._places:
+            # The last message tells if the store still has what is in memory.
+            place, known = self._places[-1], self.history[len(self._places) - 1]
+            found = await self.stores.messages.records(self.context_id, after=place[0] - 1)
+            behind = any(map(self._reaches_back, found[1:]))
+            again = found[0] if found else None
+            if again is not None and again.message == known and not behind:
                 self._born = record.created_at
-                self._extend(found[again:])
+                self._extend(found[1:])
                 return
+            if again is None or (
+                (again.position, again.turn, again.message.timestamp) != (*place, known.timestamp)
+            ):
+                now = await self.stores.state.load(self.context_id)
+                # Else it was cleared, rewound or redacted between the two reads.
+                self.lost |= now is not None and _shape(now) == _shape(record)
         self.forget()  # at once: after a failed read, the next one would build on it
         self._visible_from, self._born = record.visible_from, record.created_at
         self._hidden = record.hidden

@@ -19,7 +19,13 @@ from looopy.agent.request import TurnRequest, TurnSetup
 from looopy.agent.state import counted, spent_before
 from looopy.auth.redaction import Redactor
 from looopy.auth.sealing import KeyRing
-from looopy.errors import Fenced, IdempotencyConflict, LooopyError, StoreUnavailable
+from looopy.errors import (
+    CommitsLost,
+    Fenced,
+    IdempotencyConflict,
+    LooopyError,
+    StoreUnavailable,
+)
 from looopy.loop.given import Given
 from looopy.loop.incoming import Inbox
 from looopy.loop.outgoing import Group
@@ -190,8 +196,12 @@ class RunningTurn:
         except asyncio.CancelledError:
             if log.result is None:
                 raise
+        except CommitsLost:
+            known.losses_told()
+            raise
         except (Fenced, StoreUnavailable):
             known.stale = True
+            known.doubted = (log.turn, begun.events[0].timestamp)
             raise
         except Exception as exc:
             if not log.open:

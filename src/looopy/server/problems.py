@@ -53,6 +53,7 @@ _STATUS: Final[tuple[tuple[type[LooopyError], int], ...]] = (
     (errors.AgentError, 409),
     (errors.ValueRefused, 400),
     (errors.StoreConflict, 409),
+    (errors.CommitsLost, 409),
     (errors.StoreUnavailable, 503),
     (errors.SchemaOutOfDate, 503),
     (errors.LimitExceeded, 429),

@@ -886,6 +886,7 @@ class Journal(Protocol):
         Raises:
             ValueError: The turn has ended already, or two ends are in one commit.
             Fenced: The context has another epoch; nothing was written.
+            CommitsLost: The store has not come to `known_seq`; nothing was written.
             InboxNews: `heard` is not the newest; nothing was written.
             ArtifactNotFound: The artifact to delete does not exist; nothing was written.
             ValueRefused: A value cannot be stored faithfully; nothing was written.

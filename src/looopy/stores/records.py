@@ -185,8 +185,8 @@ class ContextRecord:
     A context without its messages.
 
     Attributes:
-        epoch: Raised by each claim and by `clear`; every write of a turn names the epoch of its
-            claim.
+        epoch: Raised by each claim and by `clear`, by a random step; every write of a turn names
+            the epoch of its claim.
         turn_count: Accepted turns.
         last_position: Position of the newest message, hidden ones included; 0 for none.
         last_seq: Number of the newest event; 0 for none.
@@ -398,6 +398,8 @@ class Commit:
         epoch: The epoch of the claim. If the store has another one, nothing is written and `Fenced`
             is raised.
         turn: The turn the events belong to.
+        known_seq: The newest `seq` of the context that the owner knows. If the store has not come
+            so far, it went back: nothing is written and `CommitsLost` is raised. 0: it may have.
         events: Durable events in order. A `MessageEnd` also appends its message; a `TurnEnd` closes
             the turn; each takes the next `seq`.
         assistant_position: Position of the assistant message whose calls are being run, when it is
@@ -419,6 +421,7 @@ class Commit:
     epoch: int
     turn: int
     events: Sequence[AgentEvent]
+    known_seq: int = 0
     assistant_position: int | None = None
     artifact: ArtifactChange | None = None
     artifacts: Sequence[ArtifactChange] = ()

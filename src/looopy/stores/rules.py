@@ -16,6 +16,7 @@ from looopy.errors import (
     AccessDenied,
     AgentBusy,
     ArtifactNotFound,
+    CommitsLost,
     ContextNotFound,
     Fenced,
     LimitExceeded,
@@ -39,6 +40,7 @@ _CONTEXT_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _CONTROL = r"[\x00-\x1f\x7f-\x9f]"
 _MAX_ARTIFACT_ID = 256
 _MAX_KEY = 256
+EPOCH_STEPS = 2**32
 _BINARY = "application/octet-stream"
 _TEXT = "text/plain; charset=utf-8"
 _JSON = "application/json"
@@ -56,13 +58,26 @@ COLUMN_TYPES: Mapping[str, tuple[type, ...]] = {
 
 def first_epoch() -> int:
     """
-    The first epoch of a context: a number of its own.
+    The first epoch of a context: a random number.
 
     A context may be deleted and another one made under its name. An owner of the old one may have
     been stopped for all that time and must not know an epoch of the new one, so the two do not both
     begin at 1.
     """
     return 1 + int.from_bytes(os.urandom(6), "big")
+
+
+def next_epoch(epoch: int, chance: int) -> int:
+    """
+    The epoch after *epoch*: greater by a random step, or the first one.
+
+    A store may go back to an earlier state, after a failover or from a backup, and another process
+    then claims what this one had claimed. The two claims must not make the same epoch.
+
+    Args:
+        chance: From `first_epoch()`. The statement of a claim computes the same from it.
+    """
+    return epoch + 1 + (chance - 1) % EPOCH_STEPS if epoch else chance
 
 
 def check_context_id(context_id: object) -> None:
@@ -437,6 +452,15 @@ def no_entry(number: int) -> StoreConflict:
 def no_context(context_id: str) -> ContextNotFound:
     """The error of every backend for a context that is not there, or is another tenant's."""
     return ContextNotFound(f"there is no context {context_id!r}")
+
+
+def commits_lost(context_id: str) -> CommitsLost:
+    """The error of every backend, and of an agent, for a context that lacks what it had stored."""
+    return CommitsLost(
+        f"the store lacks the newest commits of context {context_id!r}: it went back to an earlier"
+        " state (a failover to a standby that was behind, or a restored backup), or the context was"
+        " deleted; nothing was written: look at what the store has, and send the message again"
+    )
 
 
 def fenced(context_id: str) -> Fenced:

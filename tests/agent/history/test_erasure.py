@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from looopy import Agent, AuthContext
-from looopy.errors import AgentBusy, Fenced, StoreConflict
+from looopy.errors import AgentBusy, CommitsLost, StoreConflict
 from looopy.testing import ScriptedProvider, text, tool_call
 from looopy.tools import ArtifactTools
 from looopy.types.artifact import ARTIFACT_TOOLS
@@ -62,13 +62,15 @@ async def test_what_a_tool_made_of_a_guests_file_goes(stores):
     assert {tool.spec.name for tool in ArtifactTools().list_tools()} == ARTIFACT_TOOLS
 
 
-async def test_an_agent_of_an_erased_context_begins_anew(stores):
+async def test_an_agent_of_an_erased_context_reports_it_and_begins_again(stores):
     """It kept the history in memory, and nothing of that reaches the model or the store."""
     model = ScriptedProvider([text(f"yes, {WORDS}"), text("who?")])
     agent = Agent("ada", llm_provider=model, stores=stores)
     await agent.start()
     await agent.execute_turn(f"remember {WORDS}", AuthContext("bob"))
     assert (await stores.contexts.erase_person("bob")).contexts == 1
+    with pytest.raises(CommitsLost):
+        await agent.execute_turn("hello", AuthContext("ann"))
     result = await agent.execute_turn("hello", AuthContext("ann"))
     assert (result.turn, WORDS in _sent(model)[-1]) == (1, False)
     assert WORDS not in repr(await stores.messages.list("ada"))
@@ -93,7 +95,7 @@ async def test_what_was_not_saved_is_not_brought_back(stores):
     assert await stores.state.load("ada") is None
 
 
-async def test_a_turn_that_runs_is_refused_and_then_fenced(stores):
+async def test_a_turn_whose_context_is_erased_by_force_writes_nothing_more(stores):
     """Its agent learns of it at the next commit, and the text is not written."""
 
     async def erase(_request):
@@ -104,7 +106,7 @@ async def test_a_turn_that_runs_is_refused_and_then_fenced(stores):
 
     agent = Agent("ada", llm_provider=ScriptedProvider(erase, repeat=True), stores=stores)
     await agent.start()
-    with pytest.raises(Fenced):
+    with pytest.raises(CommitsLost):
         (await agent.execute_turn(f"remember {WORDS}", AuthContext("bob"))).raise_for_outcome()
     assert await stores.state.load("ada") is None
     await agent.shutdown()

@@ -9,7 +9,13 @@ from tests.agent.kit import Gate, Sluggish, assert_whole
 from tests.loop_time import advance
 
 from looopy import Agent, ToolContext, tool
-from looopy.errors import AgentBusy, AgentStateError, StoreUnavailable, TurnIncomplete
+from looopy.errors import (
+    AgentBusy,
+    AgentStateError,
+    CommitsLost,
+    StoreUnavailable,
+    TurnIncomplete,
+)
 from looopy.stores.owner import Owner
 from looopy.testing import ScriptedProvider, text, tool_call
 from looopy.testing.faults import SpyStores
@@ -220,6 +226,8 @@ async def test_nothing_of_a_deleted_context_is_heard_of_by_its_next_life(
     new = await make_agent([text("fresh"), text("air")], stores=memory_stores)
     await new.execute_turn("hello")
     await new.execute_turn("more")
+    with pytest.raises(CommitsLost):
+        await old.execute_turn("again")
     await old.execute_turn("again")
     assert seen[-1] == ["hello", "fresh", "more", "air", "again"]
     await assert_whole(memory_stores)

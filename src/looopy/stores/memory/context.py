@@ -133,6 +133,7 @@ class StoredContext:
 
     def raise_epoch(self) -> None:
         """Fence every owner of an earlier epoch."""
+        # By one: unlike a database, this never goes back.
         self.epoch = self.epoch + 1 if self.epoch else names.first_epoch()
 
     def has_earlier(self, ticket: int | None) -> bool:

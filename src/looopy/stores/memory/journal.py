@@ -42,6 +42,7 @@ from looopy.stores.rules import (
     check_context_id,
     check_post,
     check_post_key,
+    commits_lost,
     entry_kind,
     fenced,
     moved_on,
@@ -71,6 +72,8 @@ class InMemoryJournal(InMemoryForks, Journal):
         encoded = rows.encode(commit.events)
         state = None if commit.state is None else rows.state_column(commit.state)
         context = self._get(commit.context_id)
+        if commit.known_seq > (context.last_seq if context else 0):
+            raise commits_lost(commit.context_id)
         if context is None or context.epoch != commit.epoch or context.holder is None:
             raise fenced(commit.context_id)
         closing = encoded.closing is not None

@@ -36,6 +36,7 @@ from looopy.stores.rules import (
     WAIT,
     busy,
     check_claim,
+    commits_lost,
     fenced,
     key_used,
     line_busy,
@@ -76,7 +77,7 @@ def encode_claim(key: Mapping[str, Any], claim: Claim) -> ClaimRows:
         "holder": claim.holder,
         "displace": claim.displace,
         "expected": bounded(claim.expected_epoch),
-        "birth": names.first_epoch(),
+        "chance": names.first_epoch(),
         "ttl_us": as_us(claim.ttl_s),
         "actor": claim.actor_id,
         "state": None if claim.state is None else rows.state_column(claim.state),
@@ -205,17 +206,20 @@ def encode_commit(key: Mapping[str, Any], commit: Commit) -> CommitRows:
         "count": len(encoded.messages),
         "delivered": len(commit.delivered),
         "heard": bounded(commit.heard),
+        "known_seq": commit.known_seq,
         "write": None,
     }
     return CommitRows(commit, encoded, params)
 
 
 def commit_steps(given: CommitRows) -> Steps[Committed]:
-    """Apply one step of a turn, or raise `Fenced` or `InboxNews`; see `Journal.commit`."""
+    """Apply one step of a turn, or raise why it is refused; see `Journal.commit`."""
     commit, encoded, _ = given
     passed = yield Query(s.COMMIT, given.params)
     if not passed:
         head = yield from peek(given.params)
+        if commit.known_seq > (head.last_seq if head else 0):
+            raise commits_lost(commit.context_id)
         if head is None or head.epoch != given.params["epoch"] or head.holder is None:
             raise fenced(commit.context_id)
         raise InboxNews(head.inbox)
@@ -410,7 +414,7 @@ def append_steps(key: Mapping[str, Any], encoded: rows.Rows) -> Steps[int]:
         head = yield from peek(key)
         return head.last_position if head else 0
     numbers_of = {"seqs": encoded.seqs, "count": len(encoded.messages)}
-    params = {**key, **numbers_of, "birth": names.first_epoch()}
+    params = {**key, **numbers_of, "chance": names.first_epoch()}
     while not (added := (yield Query(s.APPEND, params))):
         head = yield from peek(key)
         if head is None:
@@ -450,7 +454,7 @@ def compact_steps(
     seq = head.last_seq + encoded.seqs
     params = {**key, "seq": seq, "position": position, "state": state}
     yield Query(s.UNINDEX, key)
-    done = yield Query(s.COMPACT, {**params, "birth": names.first_epoch()})
+    done = yield Query(s.COMPACT, {**params, "chance": names.first_epoch()})
     return int(done[0][0]), replace(made[1], seq=seq)
 
 
@@ -501,6 +505,6 @@ def clear_steps(
     yield Query(s.UNINDEX, key)
     state = rows.state_after_clear(head.state, forced=head.open_turn is not None)
     cleared = yield Query(
-        s.CLEAR, {**key, "seq": seq, "state": state, "birth": names.first_epoch()}
+        s.CLEAR, {**key, "seq": seq, "state": state, "chance": names.first_epoch()}
     )
     return int(cleared[0][0]), freed

@@ -123,7 +123,7 @@ def fork_steps(key: Mapping[str, Any], new_context_id: str, at: int | None) -> S
         **key,
         **cut._asdict(),
         "target": new_context_id,
-        "birth": names.first_epoch(),
+        "chance": names.first_epoch(),
         "state": rows.state_column(state_at(state, summary, last, fork=True)),
         "rewound": rewound_column(rewound),
     }
@@ -209,7 +209,7 @@ def _write(
     written = {
         **key,
         "seq": seq,
-        "birth": names.first_epoch(),
+        "chance": names.first_epoch(),
         "state": rows.state_column(state),
         "rewound": rewound_column(rewound),
     }

@@ -13,6 +13,7 @@ SQLite keeps some rows in another way and replaces those statements: see `sqlite
 
 from __future__ import annotations
 
+from looopy.stores.rules import EPOCH_STEPS
 from looopy.types.config import LONGEST_LEASE_S
 
 HEAD = "0001_initial"
@@ -416,8 +417,11 @@ _IN_LINE = (
     f" AND {_live('w.alive_until')}))"
 )
 
-# The first epoch of a context is its own, see `names.first_epoch`.
-_NEXT_EPOCH = "epoch = CASE WHEN epoch = 0 THEN :birth ELSE epoch + 1 END"
+# As `names.next_epoch`.
+_NEXT_EPOCH = (
+    "epoch = CASE WHEN epoch = 0 THEN :chance"
+    f" ELSE epoch + 1 + (:chance - 1) % {EPOCH_STEPS} END"
+)
 
 CLAIM = (
     f"UPDATE looopy_contexts SET {_NEXT_EPOCH}, holder = :holder, lease_until = now_us() + :ttl_us,"
@@ -433,7 +437,7 @@ IN_LINE = f"SELECT epoch FROM looopy_contexts WHERE {_THIS} AND {_IN_LINE}"
 
 
 RECOVER = (
-    "UPDATE looopy_contexts SET epoch = epoch + 1, holder = :holder, lease_until = now_us() +"
+    f"UPDATE looopy_contexts SET {_NEXT_EPOCH}, holder = :holder, lease_until = now_us() +"
     " :ttl_us, state = COALESCE(:state, state)"
     f" WHERE {_TAKEABLE} AND open_turn IS NOT NULL"
     " RETURNING epoch, open_turn, last_seq, last_position, inbox_last, inbox_waiting, cancel_turn"
@@ -447,7 +451,7 @@ COMMIT = (
     " inbox_waiting = inbox_waiting - :delivered, last_write = :write,"
     " cancel_turn = CASE WHEN :closing = 1 THEN NULL ELSE cancel_turn END,"
     " state = COALESCE(:state, state), last_activity = now_us()"
-    f" WHERE {_THIS} AND epoch = :epoch AND holder IS NOT NULL"
+    f" WHERE {_THIS} AND epoch = :epoch AND holder IS NOT NULL AND last_seq >= :known_seq"
     " AND (:closing = 0 OR inbox_last <= :heard)"
     " RETURNING last_seq, last_position, inbox_last, inbox_waiting, cancel_turn"
 )
@@ -851,7 +855,7 @@ FORGET_TURNS = (
 FORK = (
     "INSERT INTO looopy_contexts (tenant_id, context_id, epoch, turn_count, last_position,"
     " last_seq, visible_from, cleared_seq, owner_actor, state, metadata, version, created_at,"
-    " last_activity, tags, rewound) SELECT tenant_id, :target, :birth, :turn, :position, :seq,"
+    " last_activity, tags, rewound) SELECT tenant_id, :target, :chance, :turn, :position, :seq,"
     " visible_from, cleared_seq, owner_actor, :state, metadata, version, now_us(), now_us(), tags,"
     f" :rewound FROM looopy_contexts WHERE {_THIS} ON CONFLICT DO NOTHING RETURNING epoch"
 )

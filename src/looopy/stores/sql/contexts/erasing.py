@@ -164,7 +164,7 @@ def erase_steps(key: Mapping[str, Any], terms: Terms, *, blobs: bool) -> Steps[G
     if not named:
         yield Query(s.DELETE_CONTEXT, key)
         return Gone(counts)
-    params = {**key, "offset": _random.randrange(2**32, 2**62), "birth": names.first_epoch()}
+    params = {**key, "offset": _random.randrange(2**32, 2**62), "chance": names.first_epoch()}
     for statement in s.CONTENT.values():
         yield Query(statement, params)
     ((epoch,),) = yield Query(s.EMPTY_CONTEXT, params)
@@ -225,7 +225,7 @@ def redact_steps(key: Mapping[str, Any], *, force: bool) -> Steps[Redacted | Non
     written = {**key, "seq": seq, "state": state, "closing": int(closing)}
     yield Query(s.FORGET_WORDS, key)  # the next search adds what is left
     yield Query(s.DELETE_SEARCHED, key)
-    yield Query(s.REDACTED, {**written, "birth": names.first_epoch()})
+    yield Query(s.REDACTED, {**written, "chance": names.first_epoch()})
     yield Query(s.UNINDEX, key)
     blobs = sorted(name for (name,) in (yield Query(s.HIDDEN_BLOBS, key)))
     return Redacted(count, len(taken), keys, sorted(numbers), blobs)

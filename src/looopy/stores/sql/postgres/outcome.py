@@ -21,6 +21,7 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple, TypeVar
 
+from looopy.stores.rules import next_epoch
 from looopy.stores.sql import statements as s
 from looopy.stores.sql.driver import Query, Rows
 from looopy.stores.sql.postgres.errors import Trouble, translate
@@ -199,8 +200,7 @@ def _question(write: Folded) -> Query:
 def _made(claim: Folded) -> int:
     """The epoch that a claim makes."""
     params = claim.fence.params
-    epoch: int = params["birth"] if params["expected"] == 0 else params["expected"] + 1
-    return epoch
+    return next_epoch(params["expected"], params["chance"])
 
 
 def _claimed(claim: Folded, facts: _Facts | None) -> tuple[Any, ...] | None:
