@@ -51,7 +51,7 @@ _EARLIER = 3  # turns before each one that are read, too, if nobody has
 _PATIENCE_S = 60.0  # much, for a busy machine
 _NOT_READ = "not read"
 _WITH, _WITHOUT, _SCRUBBED = "with the agent", "without an agent", "without its contents"
-_PROMPT = "the system prompt of the request is not that of then"
+_PROMPT = "the system prompt of the request differs from what was recorded"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,7 +13,7 @@ from tests.campaign.replays import MEANT, Meant, judged
 _ROOT = Path(__file__).parents[2]
 _MEANT = "tests/agent/history/test_prompts.py::test_a_prompt_is_built_for_each_model_call"
 _OTHERS = "tests/agent/questions/test_decisions.py::test_an_edit_waits_for_the_other_answers"
-AGENT, PROMPT = "with the agent", "the system prompt of the request is not that of then"
+AGENT, PROMPT = "with the agent", "the system prompt of the request differs from what was recorded"
 
 
 @pytest.mark.campaign

@@ -117,7 +117,7 @@ async def test_a_replay_names_the_first_difference_to_the_agent_of_now():
         parts.prompt = "You guess."
         found = (await client.post(path, json={})).json()["difference"]
         assert (found["kind"], found["iteration"]) == ("request", 1)
-        assert found["text"] == "the system prompt of the request is not that of then"
+        assert found["text"] == "the system prompt of the request differs from what was recorded"
         assert found["then"] != found["now"]
         ignoring = await client.post(path, json={"ignore": ["prompt"]})
         assert ignoring.json()["difference"] is None

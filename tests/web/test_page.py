@@ -128,7 +128,7 @@ async def _runs_again_beside(page: Page, served: Served) -> None:
     other = served.hold.with_name("other")
     other.touch()
     await page.tab.reload()
-    await page.sees("text=The system prompt of the request is not that of then")
+    await page.sees("text=The system prompt of the request differs from what was recorded")
     await page.is_accessible()
     await page.tab_to(".choice input[name=prompt]")
     await page.press("Space")

@@ -301,7 +301,7 @@ class Known:
         if record is None:
             self.forget()
             return
-        same = self._born in (None, record.created_at)  # else redacted, or made anew
+        same = self._born in (None, record.created_at)  # else redacted, or created again
         same = same and (record.visible_from, record.hidden) == (self._visible_from, self._hidden)
         if same and self._places:
             # The last message tells if the store still has what is in memory.

@@ -1,7 +1,6 @@
 """
-Acts on an agent that an `AgentHost`, its protocols or a replay need, and no user: tell if it is at
-work, break it off, keep strangers and further turns out, let one decide, follow what it does not
-show, list its tools and parts, and end what waits.
+Operations on an agent for an `AgentHost`, its protocols and a replay, not for users: inspect and
+cancel its work, restrict it to its owner, record decisions, follow its log, list its tools.
 """
 
 from __future__ import annotations
@@ -34,9 +33,9 @@ def window_of(agent: Agent) -> int | None:
 
 def keep_to_owner(agent: Agent) -> None:
     """
-    Let nobody but the owner of its context begin a turn, whichever process was first.
+    Refuse a turn unless the actor owns the context.
 
-    A check before the turn is too early: another actor may make the context in the meantime.
+    The claim checks it, because another actor may create the context after an earlier check.
     """
     agent._owner_only = True  # noqa: SLF001 - of this room
 

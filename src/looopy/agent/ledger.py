@@ -186,7 +186,7 @@ class Ledger:
         return Amount(*(max(part, 0) for part in owed))
 
     def open(self) -> None:
-        """Have turns that this task begins, as those of agents that are tools, pay here, too."""
+        """Make turns that this task begins, such as of agents used as tools, pay here too."""
         _outer.set(self)
 
     async def close(self) -> None:

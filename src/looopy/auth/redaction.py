@@ -320,7 +320,7 @@ class Redactor:
     def _logprobs(
         self, message: AssistantMessage, content: Sequence[AssistantBlock]
     ) -> Sequence[TokenLogprob]:
-        """Those of *message*; none if they spell a secret, which may lie across several tokens."""
+        """Log-probabilities of *message*; empty if they spell a secret, even over many tokens."""
         found = message.logprobs
         said = "".join([one.token for one in found])
         others = (other.token for one in found for other in one.top)

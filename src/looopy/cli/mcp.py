@@ -32,7 +32,7 @@ def mcp(
     Args:
         factories: `MODULE:FACTORY` or `file.py:FACTORY`, a tool each.
         url: The database, or `None` for the one in the data folder.
-        actor: Whom all turns act for; `None`: nobody in particular.
+        actor: Actor of every turn; `None`: no particular one.
         name: The name of the one tool; `ask` by default. Several have those of their functions.
         description: For the model of the client; by default the docstring of the factory.
 

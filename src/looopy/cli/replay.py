@@ -1,5 +1,5 @@
 """
-`looopy replay`: run a stored turn again, answered from its log, or anew in a fork beside it.
+`looopy replay`: run a stored turn again, answered from its log, or for real in a fork beside it.
 
 The status is 0 if the replay is the same turn, 1 if something differs, 2 for wrong usage
 or if there is no such turn.
@@ -75,7 +75,7 @@ async def replay_turn(
         turn: Its number; `None`: the last one.
         factory: `MODULE:FACTORY` of the application; `None`: only the loop is compared.
         save: The file for the recording; a test is written beside it if there is a factory.
-        fork: Run the turn anew in a fork of this name instead; empty: any name.
+        fork: Run the turn for real in a fork of this name instead; empty: any name.
 
     Raises:
         ConfigurationError: The factory cannot be used, or the file exists.

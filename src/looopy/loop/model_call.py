@@ -176,7 +176,7 @@ async def call_model(turn: Turn, tools: dict[str, Tool]) -> AsyncGenerator[Out, 
 
 
 def _begin(turn: Turn, request: LLMRequest, options: StreamOptions, attempt: _Attempt) -> None:
-    """Tell those who want to know that a call begins."""
+    """Report the start of a model call to telemetry and hooks."""
     _warn_of_cache(turn, request)
     if (watch := turn.given.watch) is not None:
         watch.model_call(turn.progress.abilities.name, request, options, attempt.number)

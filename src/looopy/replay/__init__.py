@@ -6,7 +6,7 @@ prompt, the tools' schemas, the limits, the loop. So a replay tells whether a ch
 of a tool or of looopy changes a turn that has happened, and any turn becomes a test.
 
 Read `recording` (a turn as it was stored), then `answers` (a model and tools that answer from it),
-`running` (the replay), `differences`, `scrubbing`, and `beside`, which runs the turn anew in a
+`running` (the replay), `differences`, `scrubbing`, and `beside`, which runs the turn for real in a
 fork, with a real model.
 """
 

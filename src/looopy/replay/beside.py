@@ -1,4 +1,4 @@
-"""Run a turn anew, with a real model and real tools, in a fork beside the stored one."""
+"""Run a turn again, with a real model and real tools, in a fork beside the stored one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ AgentFactory: TypeAlias = "Callable[[str, Stores], Agent | Awaitable[Agent]]"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beside:
     """
-    A turn, and the same input answered anew.
+    A turn, and the same input answered again.
 
     Attributes:
         context_id: The fork, which keeps the new turn.

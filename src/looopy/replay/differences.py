@@ -143,11 +143,11 @@ def _request(then: str, now: str, at: Recorded, ignore: Collection[str]) -> Diff
     for part, old, new in zip(PARTS, then.split(), now.split(), strict=False):
         if old != new and part not in ignore:
             name = {"model": "the model", "tools": "the tools", "prompt": "the system prompt"}[part]
-            verb = "are not those" if part == "tools" else "is not that"
+            verb = "differ" if part == "tools" else "differs"
             return Difference(
                 kind="request",
                 iteration=at.iteration,
-                text=f"{name} of the request {verb} of then",
+                text=f"{name} of the request {verb} from what was recorded",
                 then=f"digest {old}",
                 now=f"digest {new}",
             )

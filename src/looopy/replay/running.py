@@ -80,12 +80,12 @@ async def replay(
 
     The prompt, the tools' schemas, the limits and the loop are those of today. Nothing is sent, no
     tool runs, and nothing is stored. Budgets, time limits, hooks and the count of failures do not
-    matter, and a summary is the one of then. There is no caller: functions of the system prompt get
-    a `TurnContext` without `auth_context`.
+    matter, and a summary is the recorded one. There is no caller: functions of the system prompt
+    get a `TurnContext` without `auth_context`.
 
     Args:
         agent: An agent as the application makes it, not started: its prompt, tools, model name and
-            `LoopConfig` are compared with those of then. `None`: only the loop is.
+            `LoopConfig` are compared with the recorded ones. `None`: only the loop is.
         output_type: The one that the turn was given, if it was.
         ignore: Parts of requests that may differ: `"model"`, `"tools"`, `"prompt"`. A prompt with
             the time of day, for example, differs always.
@@ -150,7 +150,7 @@ async def replay_made(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Stage:
     """
-    Everything that a replayed turn is given besides its script.
+    Inputs of a replayed turn, except its recorded answers.
 
     Attributes:
         known: The names of the tools that the agent has, or that the recording names.

@@ -190,7 +190,7 @@ class Feed:
         Raises:
             ContextNotFound: The context was deleted, or *after* is beyond its head.
             SlowReader: Too many events waited for the reader.
-            StoreUnavailable: The store did not answer. Continue behind the last `seq`.
+            StoreUnavailable: The store did not answer. Resume after the last `seq`.
         """
         reader = _Reader(self._limit)
         self._readers.add(reader)

@@ -535,7 +535,7 @@ def description(limits: Limits) -> Json:
         f"{one}/turns/{{turn}}/run-beside": {
             "parameters": [_in_path("turn", _NUMBER)],
             "post": _operation(
-                "Run the message of a turn anew, or another one in its place, in a fork that begins"
+                "Run the message of a turn again, or another one instead, in a fork that begins"
                 " where the turn began. Calls the model and the tools of the present agent.",
                 202,
                 _ref("Accepted"),

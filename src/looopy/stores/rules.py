@@ -304,7 +304,7 @@ def busy(
 def line_busy() -> AgentBusy:
     """The error of every backend for a claim that no turn blocks, but the line does."""
     return AgentBusy(
-        "somebody who came earlier waits for this context: wait as well, with on_busy='wait'"
+        "other turns are queued for this context: join the queue with on_busy='wait'"
     )
 
 

@@ -47,7 +47,7 @@ PROVIDER: Final = "anthropic"
 """The name of the provider in messages."""
 CacheTTL = Literal["5m", "1h"]
 THINKING_BUDGETS: Final = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16384}
-"""Tokens for thinking at each level; `xhigh` has those of `high`."""
+"""Tokens for thinking at each level; `xhigh` has as many as `high`."""
 _MIN_BUDGET: Final = 1024  # https://platform.claude.com/docs/en/api/messages: budget_tokens
 _MIN_OUTPUT: Final = 1024
 _DEFAULT_OUTPUT: Final = 32_000

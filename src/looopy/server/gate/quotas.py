@@ -141,7 +141,7 @@ class _Bytes:
 
     async def of(self, index: ContextIndex) -> Counter[str | None]:
         """
-        By owner; a count that is too old begins anew, and the old one is the answer.
+        By owner; a count that is too old is repeated, and the old one is the answer.
 
         Raises:
             ConfigurationError: The stores do not count bytes.

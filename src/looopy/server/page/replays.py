@@ -1,5 +1,5 @@
 """
-Stored turns that run again: answered from their log, or anew in a fork beside them.
+Stored turns that run again: answered from their log, or for real in a fork beside them.
 
 A replay compares a turn with the agent that the factory makes now. It calls no model and no tool,
 and stores nothing. A turn that runs beside is a turn like any other, in a context of its own.

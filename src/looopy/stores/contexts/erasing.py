@@ -292,7 +292,7 @@ class Erasures(ErasureRows):
         while page := await self.candidates(after=after, limit=_PAGE):
             last = page[-1].context_id
             spoke = await self.spoke_in(actor_id, after=after, last=last)
-            # Others are needed for nothing.
+            # Keep only the contexts that this erasure can touch.
             known += [
                 one
                 for one in page

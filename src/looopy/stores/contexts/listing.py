@@ -227,7 +227,7 @@ class Listing:
 
     @property
     def _mark(self) -> str:
-        # Without the moments: a caller may count them from the present, anew for each page.
+        # Without the moments: a caller may count them from the present, again for each page.
         return mark_of("list", sorted(self.labels), self.status, self.due)
 
     def begin_after(self, touched: int, context_id: str) -> None:

@@ -397,7 +397,7 @@ class MemoryStore:
 
     def _get(self, context_id: str) -> StoredContext | None:
         contexts = self.backend.contexts
-        # What is no text may have no hash.
+        # A non-string id may be unhashable.
         return contexts.get((self.tenant, context_id)) if isinstance(context_id, str) else None
 
     def _inner(self, context_id: str) -> list[str]:

@@ -62,7 +62,7 @@ class LateCall(NamedTuple):
     A call of one of these turns, as long as it had no result.
 
     Attributes:
-        end_seq: Of its result, or of the answer that uses its id anew; `None` if it is open.
+        end_seq: Of its result, or of the answer that uses its id again; `None` if it is open.
     """
 
     call_id: str

@@ -95,7 +95,7 @@ class ToolHooks:
                 failed=self._failed,
             )
         except BaseException as error:
-            # The tool has run: its result is lost to no exception of the hook's.
+            # The tool has run: a failing hook must not lose its result.
             failed = foreign(error)
             if failed is None:
                 raise

@@ -127,7 +127,7 @@ export class Replay {
         : h(
             "p",
             {},
-            `Today's agent does the same with the answers of then: ${counted(found.messages, "message")}, ${outcomeText(found)}.`,
+            `Today's agent does the same with the recorded answers: ${counted(found.messages, "message")}, ${outcomeText(found)}.`,
           ),
       difference?.then || difference?.now
         ? h(

@@ -1,5 +1,5 @@
 """
-One request on its way through the SDK, and the errors of looopy as those of A2A.
+One request on its way through the SDK, and looopy's errors as A2A's.
 
 The SDK's handlers raise errors of A2A, which have no limit, no outage and no wrong credentials
 among them. So a call remembers the problem, and the wires answer with its HTTP status.

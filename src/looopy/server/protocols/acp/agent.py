@@ -59,7 +59,7 @@ async def serve(
 
     Args:
         name: How the agent calls itself.
-        auth_context: Whom all turns act for.
+        auth_context: Actor of every turn.
         editor_tools: Filled before an agent is made; `None`: the factory takes no such tools.
         offer_allow: Sessions have a mode in which nobody is asked about calls that need approval.
     """
@@ -91,7 +91,7 @@ class ProtocolAgent:
 
     Args:
         name: How the agent calls itself.
-        auth_context: Whom all turns act for; without one, for nobody in particular.
+        auth_context: Actor of every turn; `None`: no particular one.
         editor_tools, offer_allow: See `serve`.
     """
 

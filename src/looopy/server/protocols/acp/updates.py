@@ -105,7 +105,7 @@ class Transcript:
         self._hidden = message
 
     def again(self) -> None:
-        """Begin an answer that is being written anew: the client will see it from its start."""
+        """Restart an answer that is written again: the client will see it from its start."""
         self._streamed = set()
         self._tries += 1
 

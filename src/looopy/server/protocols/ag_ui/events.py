@@ -1,5 +1,5 @@
 """
-Our events as those of AG-UI 1.0.
+Our events as events of AG-UI 1.0.
 
 A run of AG-UI is one turn. Our pending requests are its interrupts, and a call of a client tool is
 left to the page. A message of the model has the id `TURN.ITERATION`, live and in a snapshot alike.

@@ -16,7 +16,7 @@ class PageTools:
     A source of the tools that an AG-UI page brings with each run: `Agent(tools=[PageTools()])`.
 
     A client of the Responses API brings tools likewise, if `responses_api(allow=...)` lets it.
-    Their calls wait for the client, as those of a `client_tool` do. Without it in an agent's tools,
+    Their calls wait for the client, as calls of a `client_tool` do. Without it in an agent's tools,
     looopy does not offer them to the model.
     """
 

@@ -224,7 +224,7 @@ class Chat:
     async def _repeat(
         self, agent: Agent, request: ChatRequest, auth: AuthContext | None, begun: list[Begun]
     ) -> AsyncGenerator[Part, None]:
-        """The page sends a message again; or in other words, which edits it; or to have it anew."""
+        """The page repeats a message, edits it, or asks for another answer to it."""
         stores, context_id = self.host.stores_for(auth), request.context_id
         state, last = await agent.refresh(), begun[-1]
         newest, root = await newest_with_root(stores, context_id, state.turn_count)

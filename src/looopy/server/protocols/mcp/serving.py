@@ -52,7 +52,7 @@ async def serve(
     Args:
         offers: By the name of the tool.
         name: How the server calls itself.
-        auth_context: Whom all turns act for.
+        auth_context: Actor of every turn.
     """
     lines = Lines(reader, writer)
     closing = False

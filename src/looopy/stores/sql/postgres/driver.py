@@ -315,9 +315,9 @@ class PostgresDriver:
                 again = trouble.passing or (trouble.collided and collisions < _COLLISIONS)
                 answers = trouble.silent or trouble.undone or trouble.collided
                 if (answers or (trouble.passing and not away)) and not waited:
-                    # Patience may be over, but it was for a server that is away. This one may have
-                    # been there all the time, and only the connection was not, or a row. Or the
-                    # time went by in the queue of this context, or of the pool.
+                    # The deadline is for an unreachable server. This server did answer: the time
+                    # may have passed in a queue, or only a connection or a row was lost. Allow
+                    # one more period.
                     waited = True
                     deadline = max(deadline, _now() + self._patience_s)
                 if not again or _now() >= deadline:

@@ -126,7 +126,7 @@ async def _in_use(url: PostgresURL) -> Trouble:
         pids = [str(pid) for (pid,) in await ask_once(pool, _USERS, url)]
     finally:
         await pool.close()
-    users = f" (such as those of the server processes {', '.join(pids)})" if pids else ""
+    users = f" (such as the server processes {', '.join(pids)})" if pids else ""
     return Trouble(
         _IN_USE,
         words=f"has had transactions{users} that use our tables for {PATIENCE_S:.0f} s, and nothing"
