@@ -13,7 +13,7 @@ import traceback
 import psycopg
 import pytest
 from tests.cutting import Cutter
-from tests.postgres import GUARDED, Server, as_driver, ask
+from tests.postgres import GUARDED, PSYCOPG, Server, as_driver, ask
 
 from looopy.errors import (
     AgentBusy,
@@ -84,6 +84,10 @@ def name(request):
     return request.param
 
 
+over_asyncpg = pytest.mark.parametrize("name", ["asyncpg", PSYCOPG])
+"""What the server does, and no driver can change: over the second one in the long run."""
+
+
 @pytest.fixture
 async def driver(postgres, name):
     """An open driver on an empty database."""
@@ -146,6 +150,7 @@ async def test_a_session_cannot_hold_on_to_its_locks_for_long(driver):
         assert await driver.run(_one(f"SHOW {setting}"), write=False) == [(wanted,)]
 
 
+@over_asyncpg
 async def test_a_long_history_is_read_in_order_and_not_sorted(driver):
     """Also when nothing else is in the table, where a server would read all of it first."""
     await bind(driver, "t").messages.append("c", [user("a" * 200)] * 2000)
@@ -251,6 +256,7 @@ async def test_a_read_cannot_write_a_row(driver):
 
 
 @pytest.mark.parametrize("option", ["", "&pooler=transaction"])
+@over_asyncpg
 async def test_a_database_that_is_set_to_be_read_only_is_not_written_to(
     fresh_postgres, postgres_server, name, option
 ):
@@ -292,6 +298,7 @@ async def _assert_only_read(stores):
     assert await stores.state.load(CONTEXT) == record
 
 
+@over_asyncpg
 async def test_a_standby_is_read_and_not_written_to(name):
     """A server in recovery, as a replica is: it says that the primary has to be named."""
     server = Server("hot_standby=on")
@@ -488,6 +495,7 @@ async def test_a_turn_that_is_not_open_is_not_closed_by_one_statement_either(dri
 # --- many at once ---
 
 
+@over_asyncpg
 async def test_an_inbox_is_not_filled_over_its_limit_by_many_at_once(postgres, name):
     """Each has a pool of its own; for the last place there is one message."""
     many = [_driver(postgres, name, patience_s=30) for _ in range(4)]
@@ -505,6 +513,7 @@ async def test_an_inbox_is_not_filled_over_its_limit_by_many_at_once(postgres, n
         await driver.close()
 
 
+@over_asyncpg
 async def test_processes_that_make_one_context_at_once_all_succeed(postgres, name):
     """Each has a pool of its own; positions have no gap and artifacts no lost version."""
     many = [_driver(postgres, name, patience_s=30) for _ in range(4)]
@@ -582,6 +591,7 @@ asyncio.run(main())
 """
 
 
+@over_asyncpg
 async def test_a_killed_holder_is_displaced_at_once(postgres, name):
     """Its lease is live for an hour, but the process is provably gone."""
     from looopy.stores.owner import provably_dead
@@ -682,6 +692,7 @@ async def test_a_cut_commit_that_cannot_be_read_back_is_of_unknown_outcome(
 
 
 @pytest.mark.parametrize("how", [signal.SIGQUIT, signal.SIGINT])
+@over_asyncpg
 async def test_a_server_that_stops_in_the_middle_and_comes_back_is_waited_for(
     own_server, own_database, name, how
 ):
@@ -715,6 +726,7 @@ async def test_a_server_that_stops_in_the_middle_and_comes_back_is_waited_for(
     assert all(isinstance(told[f"{round_}.late"], int) for round_ in range(3))
 
 
+@over_asyncpg
 async def test_a_number_that_a_crash_gave_to_another_write_proves_nothing(
     own_server, own_database, name
 ):
@@ -842,6 +854,7 @@ except MissingExtra as error:
     assert issubclass(MissingExtra, ConfigurationError)
 
 
+@over_asyncpg
 async def test_a_full_disk_of_a_server_is_said(driver):
     """`StorageFull`: freeing space helps, and nothing was written."""
     full = "DO $$ BEGIN RAISE EXCEPTION 'x' USING ERRCODE = '53100'; END $$"
@@ -880,6 +893,7 @@ async def test_no_error_of_a_server_shows_what_is_in_a_row(driver, postgres):
         )
 
 
+@over_asyncpg
 async def test_a_schema_is_never_made_unasked(fresh_postgres, name):
     """A server is shared: its administrator decides, and the error names the command."""
     url = as_driver(fresh_postgres, name)
