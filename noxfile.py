@@ -22,11 +22,15 @@ ROOT = Path(__file__).parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 PINS = PROJECT["tool"]["uv"]["constraint-dependencies"]
 
-# What another Python may change; databases and migrations are the same under each.
-OF_PYTHON = ("tests/unit", "tests/agent/turns/test_turns.py")
+# What another Python may change: types and their checks, tasks and cancellation.
+OF_PYTHON = (
+    *("tests/unit/types", "tests/unit/tools", "tests/unit/loop", "tests/unit/agent"),
+    "tests/agent/turns/test_turns.py",
+)
+# What an older dependency may change: validation, schemas, statements, migrations, a database file.
 SHORT = (
-    "tests/unit",
-    "tests/migrations",
+    *("tests/unit/types", "tests/unit/tools", "tests/unit/llm", "tests/unit/stores"),
+    *("tests/migrations/test_sqlite.py", "tests/migrations/test_postgres.py"),
     "tests/contract/every_store/test_state.py",
     "tests/agent/turns/test_turns.py",
 )

@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import tomllib
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -109,7 +110,13 @@ def test_an_ignored_type_says_which_and_why():
     assert [place for place in bare if "tests/test_house.py" not in place] == []
 
 
+@cache
 def _tests():
+    """The name and the tree of each test: a list, because it takes seconds to make."""
+    return list(_parsed())
+
+
+def _parsed():
     for path in PYTHON:
         if path.is_relative_to(ROOT / "tests") and path.name.startswith("test_"):
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
