@@ -2,27 +2,31 @@
 Two people on one approval: processes that decide at the same moment, and are killed on the way.
 
 One person asks for a payment. Two others decide it, each in a process of their own, one of them in
-two; and the first one keeps trying to continue. Any of them may be killed at a named place. Then
-all come back, without kills. Afterwards there is one decision, everybody was told of that one or
-was refused with its name, and the call ran at most once, as the person who asked.
+two, by an agent or over a protocol; and the first one keeps trying to continue. Any of them may be
+killed at a named place. Then all come back, without kills. Afterwards there is one decision,
+everybody was told of that one or was refused with its name, and the call ran at most once, as the
+person who asked.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
+import re
 import signal
 import tempfile
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+import httpx
 from tests.campaign.life import FileLedger, Ledger
 from tests.campaign.places import STORES, broken, lines_of, place, wrong
 from tests.campaign.trial import Tally, Trial
 
-from looopy import Agent, Approve, AuthContext, Deny, ToolContext, open_stores, tool
+from looopy import Agent, Approve, AuthContext, Deny, Stores, ToolContext, open_stores, tool
 from looopy._failpoints import arm
 from looopy.agent.plan import Situation
 from looopy.errors import (
@@ -32,8 +36,10 @@ from looopy.errors import (
     InputNotFound,
     StoreConflict,
 )
+from looopy.server import AgentHost, ag_ui_api, create_app, responses_api
 from looopy.testing import ScriptedProvider, text, tool_call
 from looopy.testing.children import fork, run, wait
+from looopy.types.approval import answer_to_json
 from looopy.types.event import ApprovalDecided
 from looopy.types.message import UserMessage
 from looopy.types.request import LLMRequest
@@ -55,7 +61,7 @@ def _reply(request: LLMRequest) -> object:
     return tool_call("pay", cents=5) if asked else text("done")
 
 
-def _agent(url: str, ledger: Ledger) -> Agent:
+def _agent(url: str | Stores, ledger: Ledger) -> Agent:
     @tool(effects="external", needs_approval=True)
     async def pay(cents: int, context: ToolContext) -> str:
         """Pay."""
@@ -71,15 +77,56 @@ async def _ask(url: str, ledger: Ledger) -> None:
         await agent.execute_turn("pay", _who("ada"))
 
 
-async def _decide(
-    url: str, ledger: Ledger, name: str, *, approves: bool, by_inputs: bool
-) -> None:
+_WAYS = ("decide", "inputs", "/ag-ui", "/v1/responses")
+
+
+def _answer(*, approves: bool) -> Approve | Deny:
+    return Approve(note="fine") if approves else Deny(reason="no")
+
+
+def _body(path: str, *, approves: bool) -> dict[str, Any]:
+    """The request to a path that says the same."""
+    if path == "/ag-ui":
+        said = answer_to_json(_answer(approves=approves))
+        resume = [{"interruptId": _ID, "status": "resolved", "payload": said}]
+        empty = {"state": {}, "messages": [], "tools": [], "context": [], "forwardedProps": {}}
+        return {"threadId": "c", "runId": "r", **empty, "resume": resume}
+    item = {"type": "mcp_approval_response", "approval_request_id": _ID, "approve": approves}
+    item["reason"] = "fine" if approves else "no"
+    return {"model": "looopy", "conversation": "c", "input": [item]}
+
+
+async def _decide_over(path: str, url: str, ledger: Ledger, name: str, *, approves: bool) -> None:
+    """Decide over a protocol, and note what the person is told."""
+    async with (
+        open_stores(url) as stores,
+        AgentHost(lambda _, s: _agent(s, ledger), stores, may_answer=lambda *_: True) as host,
+    ):
+        app = create_app(
+            host, authenticate=lambda _: _who(name), protocols=[ag_ui_api, responses_api]
+        )
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            told = await client.post(path, json=_body(path, approves=approves))
+    late = re.search(r"before by '(\w+)'", told.text)
+    if late is not None:
+        ledger.write("refused", first=late[1])
+    elif told.status_code == 200:
+        ledger.write("told", actor=name, decision="approved" if approves else "denied")
+    else:
+        raise RuntimeError(f"{path}: {told.status_code} {told.text}")
+
+
+async def _decide(url: str, ledger: Ledger, name: str, *, approves: bool, by: str) -> None:
     """Decide, and note what the person is told."""
-    answer = Approve(note="fine") if approves else Deny(reason="no")
+    if by.startswith("/"):
+        await _decide_over(by, url, ledger, name, approves=approves)
+        return
+    answer = _answer(approves=approves)
     async with _agent(url, ledger) as agent:
         agent.on_busy = "wait"
         try:
-            if by_inputs:
+            if by == "inputs":
                 async for event in agent.execute_turn(None, _who(name), inputs={_ID: answer}):
                     if isinstance(event, ApprovalDecided):
                         ledger.write("told", actor=event.actor_id, decision=event.decision)
@@ -133,9 +180,7 @@ async def _judge(url: str, ledger: Path) -> list[str]:
             problems.append(f"somebody was told {one}, and {made.actor_id} {made.decision} it")
         if one["kind"] == "refused" and one["first"] != made.actor_id:
             problems.append(f"somebody was told that {one['first']} was first, not {made.actor_id}")
-    problems += [
-        f"the call ran as {one}" for one in ran if (one["actor"], one["token"]) != _ADA
-    ]
+    problems += [f"the call ran as {one}" for one in ran if (one["actor"], one["token"]) != _ADA]
     unknown = any("outcome" in text and "unknown" in text for text in said)
     least, most = (not unknown, 1) if made.decision == "approved" else (0, 0)
     if not least <= len(ran) <= most:
@@ -153,10 +198,10 @@ def _one(url: str, seed: int, folder: Path) -> tuple[list[str], int]:
     chance, path, log = random.Random(seed), folder / "ledger", folder / "log"
     ledger = FileLedger(path)
     run(lambda: asyncio.run(_ask(url, ledger)), log)
-    by_inputs = [chance.random() < 0.5 for _ in _DECIDERS]
+    ways = [chance.choice(_WAYS) for _ in _DECIDERS]
     deciding = [
-        partial(_decide, url, ledger, name, approves=approves, by_inputs=how)
-        for (name, approves), how in zip(_DECIDERS, by_inputs, strict=True)
+        partial(_decide, url, ledger, name, approves=approves, by=way)
+        for (name, approves), way in zip(_DECIDERS, ways, strict=True)
     ]
     points = [chance.choice([None, *_DECIDING]) for _ in deciding]
     bodies = [partial(_armed, point, work) for point, work in zip(points, deciding, strict=True)]
