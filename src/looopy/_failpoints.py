@@ -18,8 +18,9 @@ The N-th time (by default the first) that NAME is reached, the process kills its
 A compaction between two turns has two more: C1, where its summary is made, before the write, and
 C3, where it is committed, before it is read again. The place between them is the write's own B2.
 
-An erasure has three: E1, where some contexts are erased and their blobs are not, E2, where these
-are gone and empty contexts name them, and E3, where the log of the database is not emptied yet.
+An erasure has four: E1, where some contexts are erased and their blobs are not, E2, where these are
+gone and empty contexts name them, E3, where the log of the database is not emptied yet, and on a
+full disk E4, after each step that deletes rows of a SQLite file.
 
 A fork has F1, where it is committed, and its caller does not know it yet.
 
@@ -37,7 +38,7 @@ NAMES: Final = (
     *("R1", "R2", "R3"),
     *("A1", "A2", "A3", "A4"),
     *("C1", "C3"),
-    *("E1", "E2", "E3"),
+    *("E1", "E2", "E3", "E4"),
     "F1",
 )
 

@@ -25,6 +25,7 @@ _INNER = "tests/contract/every_store/test_inner_contexts.py"
 _SEARCH = "tests/contract/every_store/test_search.py"
 _ARCHIVES = "tests/contract/every_store/test_archives.py::TestRestoringOnSQLite"
 _HOSTILE = "tests/unit/stores/archive/test_reading_hostile.py"
+_FULL_DISK = "tests/contract/sqlite/test_full_disk.py"
 _IN_FILE = "tests/contract/sqlite/test_numbers.py"
 _SPENDING = "tests/contract/every_store/test_spending.py::TestSpendingOnSQLite"
 
@@ -372,7 +373,7 @@ MUTANTS = [
         "looks-at-the-database-alone",
         "turns are acknowledged into a log that nobody else can read",
         "looopy.stores.sql.sqlite.connection:Connection.check_files",
-        "[stat(database)[1:3], stat(log)[1:3], stat(shared)[1:3]] == self._ids:",
+        "[stat(database)[1:3], there[1:3], stat(shared)[1:3]] == self._ids:",
         "stat(database)[1:3] == self._ids[0]:",
         f"{_FILE}::test_nothing_is_acknowledged_into_a_file_that_is_gone",
         f"{_FILE}::test_what_was_acknowledged_is_saved_from_a_log_that_is_gone",
@@ -525,10 +526,8 @@ MUTANTS = [
         "told-before-the-commit",
         "an answer is handed out before it is on the disk",
         "looopy.stores.sql.sqlite.driver:_write_together",
-        "failed = _commit(connection, path, patience_s)\n"
-        "for job in jobs:\n"
-        "    job.error = job.error or failed",
-        "_commit(connection, path, patience_s)",
+        "failed = _commit(connection, path, patience_s)",
+        "failed = _commit(connection, path, patience_s) and None",
         f"{_FILE}::test_a_commit_that_fails_is_told_to_all_who_shared_it",
     ),
     # --- a commit whose answer was lost ---
@@ -787,7 +786,7 @@ MUTANTS = [
         "gaps-keep-their-text",
         "words of an erased context are in the file, where its pages were split",
         "looopy.stores.sql.sqlite.driver:_Worker._serve",
-        "self._page = 0",
+        "self._to_tidy, self._page = True, 0",
         "pass",
         "tests/campaign/test_residue.py::test_erased_words_are_in_no_byte_of_a_file",
     ),
@@ -798,6 +797,54 @@ MUTANTS = [
         'connection.execute("PRAGMA shrink_memory")',
         "pass",
         "tests/contract/sqlite/test_file.py::test_a_page_in_memory_brings_no_erased_words_back",
+    ),
+    mutant(
+        "pages-of-pointers-are-cleared",
+        "clearing gaps damages a file",
+        "looopy.stores.sql.sqlite.gaps:_clear",
+        "if maps and _is_map(first + at // size + 1, size, usable):",
+        "if False:",
+        "tests/contract/sqlite/test_file.py::test_pages_of_pointers_are_no_pages_of_rows",
+    ),
+    mutant(
+        "a-removal-has-no-space",
+        "a full disk refuses the erasure that would make room",
+        "looopy.stores.sql.sqlite.room:made",
+        "connection.reserve.free()",
+        "pass",
+        f"{_FULL_DISK}::test_a_removal_on_a_full_disk_makes_room[_messages-erase]",
+    ),
+    mutant(
+        "freed-pages-are-written",
+        "a full disk refuses to erase a context with many artifacts",
+        "looopy.stores.sql.sqlite.room:sparing",
+        "if sql in _FREES and shrinks:",
+        "if False:",
+        f"{_FULL_DISK}::test_a_removal_on_a_full_disk_makes_room[_artifacts-erase]",
+    ),
+    mutant(
+        "rows-are-not-set-aside",
+        "a process that is killed while it erases leaves half a context",
+        "looopy.stores.sql.sqlite.room:sparing",
+        "numbers.update(_set_aside(connection, params))",
+        "pass",
+        f"{_FULL_DISK}::test_rows_that_were_set_aside_go_when_the_file_is_next_opened",
+    ),
+    mutant(
+        "rows-stay-aside",
+        "rows of an erased context stay in the file after a killed process",
+        "looopy.stores.sql.sqlite.driver:_Worker._serve",
+        "self._to_tidy = room.is_untidy(connection)",
+        "self._to_tidy = False",
+        f"{_FULL_DISK}::test_rows_that_were_set_aside_go_when_the_file_is_next_opened",
+    ),
+    mutant(
+        "a-batch-fails-on-a-full-disk",
+        "a retention that erases several contexts makes no room",
+        "looopy.stores.sql.sqlite.driver:_write_together",
+        "if isinstance(failed, StorageFull):",
+        "if False:",
+        f"{_FULL_DISK}::test_a_removal_on_a_full_disk_makes_room[_short_ones-retain]",
     ),
     mutant(
         "a-file-has-no-schema-fence",

@@ -472,9 +472,9 @@ def _naming_room() -> Iterator[None]:
         yield
     except StorageFull as error:
         raise StorageFull(
-            f"{error.message}; an erasure needs room, because the database first writes to its log:"
-            " `looopy db backups --remove` removes copies that migrations left, and other space is"
-            " for you to free; then erase again, which ends the work",
+            f"{error.message}; an erasure needs a little space, because the database first writes"
+            " to its log: `looopy db backups --remove` removes copies that migrations left, and"
+            " other space is for you to free; then erase again, which ends the work",
             **error.facts,
         ) from error
 

@@ -14,7 +14,7 @@ from looopy.stores.artifacts.rows import StoredPart, StoredVersion, Wanted
 from looopy.stores.artifacts.store import Artifacts
 from looopy.stores.contexts.log import read_rows
 from looopy.stores.owner import Owner, provably_dead
-from looopy.stores.records import ArtifactChange, ArtifactWrite
+from looopy.stores.records import ArtifactChange, ArtifactDeletion, ArtifactWrite
 from looopy.stores.sql import statements as s
 from looopy.stores.sql.commit import change_artifact, create
 from looopy.stores.sql.driver import Driver, Query, Steps
@@ -93,7 +93,8 @@ class SQLArtifactRows(SQLStore):
                 yield from create(key)
             return (yield from change_artifact(key, change))
 
-        return await self.write(work, context_id)
+        removes = isinstance(change, ArtifactDeletion)
+        return await self.write(work, context_id, removes=removes)
 
     async def blob_with(self, sha256: str, size: int) -> str | None:
         params = {"tenant": self.tenant, "sha256": sha256, "size": size}
@@ -142,7 +143,7 @@ class SQLArtifactRows(SQLStore):
                     free.append(params["blob"])
             return free
 
-        return await self.backend.run(work, write=True) if names else []
+        return await self.backend.run(work, write=True, removes=True) if names else []
 
     def _blobs(self, names: Sequence[str], **others: Any) -> Iterator[dict[str, Any]]:
         for name in names:

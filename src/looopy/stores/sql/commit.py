@@ -495,6 +495,12 @@ def clear_steps(
     encoded = rows.encode([HistoryCleared(context_id=context_id, covers=covers)])
     numbers = Committed(first_seq=seq, first_position=0)
     yield from insert_rows(key, head.turn_count, encoded, numbers, None)
+    yield Query(s.UNINDEX, key)
+    state = rows.state_after_clear(head.state, forced=head.open_turn is not None)
+    cleared = yield Query(
+        s.CLEAR, {**key, "seq": seq, "state": state, "chance": names.first_epoch()}
+    )
+    # Last: nothing that is written may take over a page of theirs, with a rest of it.
     yield Query(s.FORGET_MESSAGES, key)
     yield Query(s.FORGET_WORDS, key)
     yield Query(s.FORGET_EVENTS, {**key, "seq": seq})
@@ -502,9 +508,4 @@ def clear_steps(
     yield Query(s.DELETE_ARTIFACTS, key)
     yield Query(s.DELETE_ALL_PARTS, key)
     yield Query(s.EMPTY_INBOX, key)
-    yield Query(s.UNINDEX, key)
-    state = rows.state_after_clear(head.state, forced=head.open_turn is not None)
-    cleared = yield Query(
-        s.CLEAR, {**key, "seq": seq, "state": state, "chance": names.first_epoch()}
-    )
     return int(cleared[0][0]), freed

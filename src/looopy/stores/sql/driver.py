@@ -102,7 +102,12 @@ class Driver(Protocol):
         ...
 
     async def run(
-        self, work: Callable[[], Steps[T]], *, write: bool, ring: Ring | None = None
+        self,
+        work: Callable[[], Steps[T]],
+        *,
+        write: bool,
+        ring: Ring | None = None,
+        removes: bool = False,
     ) -> T:
         """
         Run one operation and return its answer.
@@ -114,6 +119,7 @@ class Driver(Protocol):
             write: True if it may change rows; an operation that only reads sees one snapshot.
             ring: The contexts to notify of, here and in other processes, once the write was
                 committed or may have been; also after its caller was cancelled.
+            removes: True for a write that removes data, and so makes room on a full disk.
 
         Raises:
             StoreUnavailable: The database did not answer; `outcome_known` says whether nothing was

@@ -111,7 +111,7 @@ class SQLJournal(SQLStore, Journal):
         has_blobs = self.backend.blobs is not None
         key = self.params(context_id)
         work = partial(clear_steps, key, context_id, force=force, blobs=has_blobs)
-        epoch, freed = await self.write(work, context_id, inbox=True)
+        epoch, freed = await self.write(work, context_id, inbox=True, removes=True)
         await drop_blobs(self.backend, self.tenant, freed)
         return epoch
 
@@ -264,7 +264,9 @@ class SQLJournal(SQLStore, Journal):
                 yield Query(s.UNINDEX, params)
             return taken
 
-        return await self.write(work, context_id, inbox=True) if can_exist(context_id) else 0
+        if not can_exist(context_id):
+            return 0
+        return await self.write(work, context_id, inbox=True, removes=True)
 
     async def ask_cancel(self, context_id: str, turn: int | None = None) -> int | None:
         check_turn(turn)

@@ -53,16 +53,22 @@ class SQLStore:
         return await self.backend.run(partial(work, self.params(context_id)), write=False)
 
     async def write(
-        self, work: Callable[[], Steps[T]], context_id: str, *, inbox: bool = False
+        self,
+        work: Callable[[], Steps[T]],
+        context_id: str,
+        *,
+        inbox: bool = False,
+        removes: bool = False,
     ) -> T:
         """
         Run an operation that changes *context_id*, and notify its waiters after the commit.
 
         Args:
             inbox: True if only those should look who run a turn of the context, or wait to.
+            removes: See `Driver.run`.
         """
         ring = Ring(self.tenant, context_id, inbox)
-        return await self.backend.run(work, write=True, ring=ring)
+        return await self.backend.run(work, write=True, ring=ring, removes=removes)
 
 
 def one_step(query: Query) -> Steps[Rows]:

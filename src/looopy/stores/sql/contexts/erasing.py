@@ -50,7 +50,7 @@ class SQLErasures(SQLStore, Erasures):
             return None
         has_blobs = self.backend.blobs is not None
         work = partial(erase_steps, self.params(context_id), terms, blobs=has_blobs)
-        return await self.write(work, context_id, inbox=True)
+        return await self.write(work, context_id, inbox=True, removes=True)
 
     async def end_erasure(self, context_id: str, epoch: int) -> None:
         key = self.params(context_id, epoch=epoch)
@@ -60,7 +60,7 @@ class SQLErasures(SQLStore, Erasures):
             yield Query(s.DELETE_EMPTY, key)
             yield Query(s.DROP_HIDDEN, key)  # if it was used since
 
-        await self.write(work, context_id, inbox=True)
+        await self.write(work, context_id, inbox=True, removes=True)
 
     async def remove_blobs(self, names: Collection[str]) -> int:
         artifacts = SQLArtifactRows(self.backend, self.tenant)
@@ -100,7 +100,7 @@ class SQLErasures(SQLStore, Erasures):
 
     async def redact(self, context_id: str, actor_id: str, *, force: bool) -> Redacted | None:
         work = partial(redact_steps, self.params(context_id, actor=actor_id), force=force)
-        return await self.write(work, context_id)
+        return await self.write(work, context_id, removes=True)
 
     async def end_redaction(self, context_id: str, turns: Sequence[int]) -> None:
         key = self.params(context_id)
@@ -111,7 +111,7 @@ class SQLErasures(SQLStore, Erasures):
             for turn in turns:
                 yield Query(s.FORGET_ACTOR, {**key, "turn": turn})
 
-        await self.write(work, context_id)
+        await self.write(work, context_id, removes=True)
 
     async def backups(self, *, remove: bool) -> Sequence[Path]:
         return await self.backend.backups(remove=remove)

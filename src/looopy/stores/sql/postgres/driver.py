@@ -163,7 +163,12 @@ class PostgresDriver:
         self._alone = not (self._secured or self._url.pooled)
 
     async def run(
-        self, work: Callable[[], Steps[T]], *, write: bool, ring: Ring | None = None
+        self,
+        work: Callable[[], Steps[T]],
+        *,
+        write: bool,
+        ring: Ring | None = None,
+        removes: bool = False,  # noqa: ARG002 - the room of a server is its owner's
     ) -> T:
         """Run one operation; see `Driver.run`."""
         pool = self._pool

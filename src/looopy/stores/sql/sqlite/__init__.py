@@ -8,10 +8,11 @@ to its head.
 
 - `driver`: runs operations on the threads of its connections, and commits waiting writes together.
 - `connection`: opens a file, sets its options, and translates its errors.
+- `reserve`: keeps the space that removals need on a full disk, and `room` removes in little space.
 - `gaps`: overwrites what SQLite leaves in pages beside their rows, after something was deleted.
 - `statements`: those that differ from `stores.sql.statements`, because rows lie under a number.
 - `schema`: makes an empty file's schema from `fresh.sql`, without alembic. `migrate` changes the
   schema of a file that has one, and `backups` copies the file first.
 
-Read `connection`, `driver`, `statements`, `schema`, `migrate`.
+Read `connection`, `driver`, `room`, `statements`, `schema`, `migrate`.
 """

@@ -30,6 +30,7 @@ from typing import TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
 from looopy.errors import ConfigurationError, StorageFull, StoreUnavailable
+from looopy.stores.sql.sqlite.reserve import Reserve
 
 T = TypeVar("T")
 FileId: TypeAlias = tuple[int, int]
@@ -57,9 +58,13 @@ class Connection(sqlite3.Connection):
 
     Attributes:
         checked_at: Its `data_version` when the schema was last found to be ours.
+        log_bytes: The length of the log when the files were last checked.
+        reserve: The space that is kept for removals on a full disk.
     """
 
     checked_at: int | None = None
+    log_bytes = 0
+    reserve: Reserve
     _path: Path
     _names: tuple[str, ...]
     _ids: list[FileId | None]
@@ -90,7 +95,9 @@ class Connection(sqlite3.Connection):
         # Short, as it is on the way of every commit.
         stat, (database, log, shared) = os.stat, self._names
         try:
-            if [stat(database)[1:3], stat(log)[1:3], stat(shared)[1:3]] == self._ids:
+            there = stat(log)
+            if [stat(database)[1:3], there[1:3], stat(shared)[1:3]] == self._ids:
+                self.log_bytes = there.st_size
                 return None
         except OSError:
             pass
@@ -167,9 +174,15 @@ def connect(
     _check_place(path)
     if create:
         make_file(path)
+    reserve = Reserve(path)
     for _ in range(_OPENINGS):
         before = _file_id(str(path.absolute()))
-        connection = _open(path, patience_s)
+        try:
+            connection = _open(path, patience_s)
+        except StorageFull:
+            if not reserve.free():
+                raise
+            connection = _open(path, patience_s)
         # Another one may have taken its place in between. Some file systems give a file another
         # number when it is first opened for writing.
         if connection.remember_files(path) == before:
@@ -177,6 +190,7 @@ def connect(
         connection.close()
     else:
         raise StoreUnavailable(f"{path} was replaced by another file while it was being opened")
+    connection.reserve = reserve
     if query_only:
         connection.execute("PRAGMA query_only = ON")
     connection.create_function("now_us", 0, _now_us)
@@ -250,6 +264,9 @@ def _check_place(path: Path) -> None:
 
 
 def _make_settings(connection: sqlite3.Connection, path: Path) -> None:
+    if not connection.execute("PRAGMA page_count").fetchone()[0]:
+        # Before there is a page, and a log: free pages can be given back to the disk.
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
     mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
     if mode != "wal":
         raise StoreUnavailable(

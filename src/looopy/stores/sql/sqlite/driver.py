@@ -26,7 +26,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 from looopy._failpoints import reach
-from looopy.errors import LooopyError, SchemaOutOfDate, StoreUnavailable
+from looopy.errors import LooopyError, SchemaOutOfDate, StorageFull, StoreUnavailable
 from looopy.stores.blobs.base import Blobs
 from looopy.stores.notifier import Key, Notifier
 from looopy.stores.shield import answer
@@ -40,7 +40,9 @@ from looopy.stores.sql.driver import (
 )
 from looopy.stores.sql.sqlite import backups as copies
 from looopy.stores.sql.sqlite import connection as sqlite
+from looopy.stores.sql.sqlite import room
 from looopy.stores.sql.sqlite.connection import Connection
+from looopy.stores.sql.sqlite.room import Execute
 from looopy.stores.sql.sqlite.schema import begin_write, ensure_schema
 from looopy.stores.sql.sqlite.statements import IN_SQLITE
 from looopy.stores.sql.statements import ERASING, NOTHING_MORE
@@ -128,14 +130,19 @@ class SQLiteDriver:
         writer.look()
 
     async def run(
-        self, work: Callable[[], Steps[T]], *, write: bool, ring: Ring | None = None
+        self,
+        work: Callable[[], Steps[T]],
+        *,
+        write: bool,
+        ring: Ring | None = None,
+        removes: bool = False,
     ) -> T:
         """Run one operation on the thread that fits it; see `Driver.run`."""
         worker = self._writer if write else self._reader
         if worker is None:
             raise StoreUnavailable(f"the stores of {self._path} are closed: open them first")
         refuse_strangers(self._path, self._pid, worker.loop)
-        found: T = await worker.ask(work, ring)
+        found: T = await worker.ask(work, ring, removes=removes)
         return found
 
     async def backups(self, *, remove: bool) -> Sequence[Path]:
@@ -147,7 +154,7 @@ class SQLiteDriver:
 
     async def scrub(self) -> None:
         """Wait until neither the file nor its log holds deleted data; see `Driver.scrub`."""
-        await self.run(_scrub, write=True)
+        await self.run(_scrub, write=True, removes=True)
         seen, deadline = None, 0.0
         while self._writer is not None and (left := self._writer.left) is not None:
             if left != seen:
@@ -185,14 +192,20 @@ def _scrub() -> Steps[None]:
 class _Job:
     """One operation, and what became of it."""
 
-    __slots__ = ("erases", "error", "future", "result", "ring", "work")
+    __slots__ = ("erases", "error", "future", "removes", "result", "ring", "work")
 
     def __init__(
-        self, work: Callable[[], Steps[Any]], future: asyncio.Future[Any], ring: Ring | None
+        self,
+        work: Callable[[], Steps[Any]],
+        future: asyncio.Future[Any],
+        ring: Ring | None,
+        *,
+        removes: bool,
     ) -> None:
         self.work = work
         self.future = future
         self.ring = ring
+        self.removes = removes  # true if it may use the space that is kept for a full disk
         self.result: Any = None
         self.error: BaseException | None = None
         self.erases = False  # true if it deleted data that must leave the log too
@@ -221,6 +234,8 @@ class _Worker:
         self._seen = 0
         self._to_empty = False  # true if the log may still hold deleted data
         self._page: int | None = None  # pages from here on may still hold some in their gaps
+        self._to_tidy = False  # true if free pages, or rows that were set aside, come first
+        self._pieces = 0  # of the work on these
         self._hurries = False  # true if somebody waits until none does
         self._next_look = 0.0
         self._soon: asyncio.TimerHandle | None = None
@@ -244,10 +259,12 @@ class _Worker:
             self._thread.join()  # it has nothing left to do
             raise
 
-    async def ask(self, work: Callable[[], Steps[Any]], ring: Ring | None) -> Any:
+    async def ask(
+        self, work: Callable[[], Steps[Any]], ring: Ring | None, *, removes: bool = False
+    ) -> Any:
         """Have *work* carried out. Cancelled, it is carried out all the same."""
         future: asyncio.Future[Any] = self.loop.create_future()
-        self._queue.put(_Job(work, future, ring))
+        self._queue.put(_Job(work, future, ring, removes=removes))
         return await future
 
     def stop(self) -> None:
@@ -255,14 +272,11 @@ class _Worker:
         self._queue.put(_Order.STOP)
 
     @property
-    def left(self) -> tuple[bool, int | None] | None:
+    def left(self) -> int | None:
         """
-        The log, and the page from which gaps may hold deleted data; `None` if neither does.
-
-        It changes as long as the thread gets on with clearing them.
+        A number that changes as long as the thread removes deleted data; `None` if none is left.
         """
-        left = self._to_empty, self._page
-        return None if left == (False, None) else left
+        return self._pieces if self._to_empty or self._page is not None else None
 
     def notice(self, _key: Key, here: bool) -> None:
         """
@@ -293,6 +307,9 @@ class _Worker:
         try:
             connection = self._connect()
             self._seen = sqlite.data_version(connection)
+            if self._notifier is not None:  # it writes
+                self._to_tidy = room.is_untidy(connection)
+                self._page = 0 if self._to_tidy else None
         except Exception as error:  # noqa: BLE001 - handed to the one who opens
             self._tell(self._opened, error)
             self._tell(self._closed)
@@ -304,42 +321,63 @@ class _Worker:
                 jobs, going_on = self._take(rest_s)
                 if jobs:
                     self._carry_out(connection, jobs, self._path, self._patience_s)
+                if connection.log_bytes > connection.reserve.serves:
+                    connection.reserve.keep(connection.log_bytes)
                 erased = any(job.erases for job in jobs)
                 if erased:
-                    self._page = 0
+                    self._to_tidy, self._page = True, 0
                 if self._page is not None:
                     self._hurries |= any(job.work is _scrub for job in jobs)
                 if erased or self._to_empty:
                     self._to_empty = not connection.empty_log(wait=erased or not going_on)
                 if jobs:
                     self._call(_hand_out, jobs, self._notifier)
-                cleared = False
+                cleaned = False
                 if self._page is not None and (self._hurries or not jobs):
-                    cleared = self._clear_gaps(connection)
-                    while cleared and not going_on:
-                        cleared = self._clear_gaps(connection)
+                    cleaned = self._clean(connection)
+                    while cleaned and not going_on:
+                        cleaned = self._clean(connection)
                 jobs = []  # while waiting, keep nothing alive
                 rest_s = self._compare(connection)
                 if self._to_empty or self._page is not None:
-                    soon_s = _OTHERS_S if cleared else _EMPTY_S
+                    soon_s = _OTHERS_S if cleaned else _EMPTY_S
                     rest_s = soon_s if rest_s is None else min(rest_s, soon_s)
         finally:
             connection.save_log()
             connection.close()
             self._tell(self._closed)
 
-    def _clear_gaps(self, connection: Connection) -> bool:
-        """Clear the gaps of some pages, once the log is empty; false if that was not possible."""
-        if self._page is None or self._to_empty:
+    def _clean(self, connection: Connection) -> bool:
+        """Remove a piece of what deletions have left in the file; false if that is not possible."""
+        if (page := self._page) is None:
             return False
-        from looopy.stores.sql.sqlite.gaps import clear_some  # not what opening a file pays for
+        before = self._pieces
+        with contextlib.suppress(sqlite3.Error, OSError, SchemaOutOfDate):
+            if connection.check_files() is not None:
+                return False
+            if self._to_tidy:
+                self._to_tidy, self._to_empty = self._tidy(connection), True
+                self._pieces += 1
+            elif connection.empty_log(wait=False):
+                from looopy.stores.sql.sqlite.gaps import clear_some  # opening does not pay for it
 
-        before = self._page
-        with contextlib.suppress(sqlite3.Error, OSError):
-            if connection.check_files() is None and connection.empty_log(wait=False):
-                self._page = clear_some(connection, self._path, before)
-        self._hurries = self._hurries and self._page is not None
-        return self._page != before
+                self._to_empty = False
+                self._page = clear_some(connection, self._path, page)
+                self._pieces += self._page != page
+        if self._page is None:
+            self._hurries = False
+            if not connection.reserve.serves:
+                connection.reserve.keep(connection.log_bytes)
+        return self._pieces != before
+
+    def _tidy(self, connection: Connection) -> bool:
+        try:
+            return room.tidy_some(connection, 0.0)
+        except sqlite3.Error as error:
+            if not isinstance(sqlite.translate(error, self._path), StorageFull):
+                raise
+        with room.made(connection):
+            return room.tidy(connection, 0.0)
 
     def _take(self, rest_s: float | None) -> tuple[list[_Job], bool]:
         """
@@ -415,10 +453,10 @@ def _stop(workers: Sequence[_Worker | None], pid: int) -> None:
 # --- on the thread ---
 
 
-def _drive(connection: Connection, job: _Job) -> Any:
+def _drive(job: _Job, execute: Execute) -> Any:
     """Run the generator of a job to its end, statement by statement."""
     steps = job.work()
-    execute, own = connection.execute, IN_SQLITE.get
+    own = IN_SQLITE.get
     try:
         query = next(steps)
         while True:
@@ -451,7 +489,7 @@ def _read(connection: Connection, jobs: Sequence[_Job], path: Path, patience_s: 
 
 def _read_one(connection: Connection, job: _Job, path: Path, patience_s: float) -> None:
     try:
-        job.result = sqlite.retry(lambda: _drive(connection, job), patience_s)
+        job.result = sqlite.retry(lambda: _drive(job, connection.execute), patience_s)
     except sqlite3.Error as error:
         job.error = sqlite.translate(error, path)
     except Exception as error:  # noqa: BLE001 - handed to the one who asked
@@ -475,7 +513,7 @@ def _write_together(
         for job in jobs:
             connection.execute("SAVEPOINT job")
             try:
-                job.result = _drive(connection, job)
+                job.result = _drive(job, connection.execute)
             except sqlite3.Error:
                 raise
             except Exception as error:  # noqa: BLE001 - handed to the one who asked
@@ -485,25 +523,42 @@ def _write_together(
     except (sqlite3.Error, SchemaOutOfDate):
         # One of them may be to blame, and SQLite may have rolled all of them back already.
         _roll_back(connection)
-        for job in jobs:
-            job.result = job.error = None
-        return False
+        return _undone(jobs)
     failed = _commit(connection, path, patience_s)
+    if isinstance(failed, StorageFull):  # there may be space for one of them
+        return _undone(jobs)
     for job in jobs:
         job.error = job.error or failed
     return True
 
 
+def _undone(jobs: Sequence[_Job]) -> bool:
+    for job in jobs:
+        job.result = job.error = None
+    return False
+
+
 def _write_alone(connection: Connection, job: _Job, path: Path, patience_s: float) -> None:
+    job.error = _try(connection, job, path, patience_s, connection.execute)
+    if job.removes and isinstance(job.error, StorageFull):
+        with room.made(connection):
+            job.error = _try(connection, job, path, patience_s, room.sparing(connection))
+            if job.error is None:
+                room.tidy(connection, patience_s)
+
+
+def _try(
+    connection: Connection, job: _Job, path: Path, patience_s: float, execute: Execute
+) -> BaseException | None:
+    """Carry out and commit *job*; or take all of it back and say what went wrong."""
     try:
         begin_write(connection, patience_s)
-        job.result = _drive(connection, job)
+        job.result = _drive(job, execute)
     except Exception as error:  # noqa: BLE001 - handed to the one who asked
         _roll_back(connection)
         ours = sqlite.translate(error, path) if isinstance(error, sqlite3.Error) else error
-        job.error = connection.check_files() or ours
-        return
-    job.error = _commit(connection, path, patience_s)
+        return connection.check_files() or ours
+    return _commit(connection, path, patience_s)
 
 
 def _commit(connection: Connection, path: Path, patience_s: float) -> LooopyError | None:

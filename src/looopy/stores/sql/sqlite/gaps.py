@@ -22,9 +22,10 @@ from looopy.stores.sql.statements import VERSION_TABLE
 
 _PAGES_AT_ONCE = 1024
 # By the type of a page: the size of its header. Other pages begin with a page number, whose first
-# byte tells them apart up to this number of pages; those of `auto_vacuum` cannot be told apart.
+# byte tells them apart up to this number of pages.
 _HEADERS = {2: 12, 5: 12, 10: 8, 13: 8}
 _TELLABLE = 2**25
+_LOCK_BYTE = 2**30  # the page with it holds no data
 # Never closed: closing any descriptor of a file drops all locks that SQLite holds on it in this
 # process (fcntl(2)).
 _open: dict[FileId, int] = {}
@@ -43,8 +44,7 @@ def clear_some(connection: Connection, path: Path, first: int) -> int | None:
         sqlite3.Error: It is locked.
     """
     ((count,),) = connection.execute("PRAGMA page_count")
-    ((pointers,),) = connection.execute("PRAGMA auto_vacuum")
-    if pointers or count >= _TELLABLE or not hasattr(os, "pread"):
+    if count >= _TELLABLE or not hasattr(os, "pread"):
         connection.execute("VACUUM")
         return None
     connection.execute("PRAGMA shrink_memory")  # drops pages in memory, with their gaps
@@ -55,7 +55,8 @@ def clear_some(connection: Connection, path: Path, first: int) -> int | None:
         ((count,),) = connection.execute("PRAGMA page_count")
         ((size,),) = connection.execute("PRAGMA page_size")
         end = min(first + _PAGES_AT_ONCE, count)
-        if _clear(_descriptor(path), first, end, size):
+        ((maps,),) = connection.execute("PRAGMA auto_vacuum")
+        if _clear(_descriptor(path), first, end, size, maps=bool(maps)):
             # A write to any page: the others read all pages again.
             connection.execute(f"UPDATE {VERSION_TABLE} SET version_num = version_num")  # noqa: S608 - a constant
     finally:
@@ -70,11 +71,13 @@ def _descriptor(path: Path) -> int:
     return _open[key]
 
 
-def _clear(file: int, first: int, end: int, size: int) -> bool:
+def _clear(file: int, first: int, end: int, size: int, *, maps: bool) -> bool:
     pages = os.pread(file, (end - first) * size, first * size)
     usable = size - os.pread(file, 1, 20)[0]
     changed = False
     for at in range(0, len(pages), size):
+        if maps and _is_map(first + at // size + 1, size, usable):
+            continue
         begin = at + 100 * (first + at == 0)  # the header of the file
         header = _HEADERS.get(pages[begin])
         if header is None:
@@ -88,3 +91,10 @@ def _clear(file: int, first: int, end: int, size: int) -> bool:
     if changed:
         os.fsync(file)
     return changed
+
+
+def _is_map(page: int, size: int, usable: int) -> bool:
+    """True for a page of pointers, which a file with `auto_vacuum` has (section 1.8)."""
+    every = usable // 5 + 1
+    at = page - (page - 2) % every
+    return page == at + (at == _LOCK_BYTE // size + 1)

@@ -54,6 +54,9 @@ async def run_online(path: Path, name: str | None) -> None:
 def _begin_nothing(connection: Any, _record: object) -> None:
     connection.isolation_level = None
     cursor = connection.cursor()
+    cursor.execute("PRAGMA page_count")
+    if not cursor.fetchone()[0]:  # as in `connection`
+        cursor.execute("PRAGMA auto_vacuum = INCREMENTAL")
     cursor.execute("PRAGMA synchronous = FULL")
     cursor.execute("PRAGMA foreign_keys = OFF")
     cursor.execute("PRAGMA secure_delete = ON")
