@@ -46,9 +46,9 @@ MUTANTS = [
     mutant(
         "effects-tried-again",
         "a payment is made twice, because the connection broke behind it",
-        "looopy.tools.base:Tool.__init__",
-        'if retries and effects == "external":',
-        "if False:",
+        "looopy.tools.base:Tool._check_options",
+        'not self.retries or self.effects != "external",',
+        "True,",
         "tests/unit/tools/call/test_retry.py::test_options_that_make_no_sense_are_refused",
     ),
     mutant(

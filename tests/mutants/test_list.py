@@ -15,12 +15,12 @@ from tests.mutants.mutant import Edit
 
 
 def test_the_text_that_a_mutant_changes_is_there_exactly_once():
-    """Each edit finds its place, changes something, and leaves Python behind."""
+    """Each edit finds its place and changes something; a run of mutants finds broken Python."""
     wrong = {}
     for mutant in MUTANTS:
         try:
             _make(mutant)
-        except (LookupError, SyntaxError) as error:
+        except LookupError as error:
             wrong[mutant.name] = str(error)
     assert wrong == {}
 
@@ -33,8 +33,6 @@ def _make(mutant):
         texts[path] = edit.made_in(before)
         if texts[path] == before:
             raise LookupError(f"{edit.place}: {edit.old} stays as it is")
-    for path, text in texts.items():
-        compile(text, path, "exec")
 
 
 @lru_cache
