@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
+import httpx
 import openai
 import pytest
 import uvicorn
@@ -249,6 +250,29 @@ async def test_a_conversation_and_its_items() -> None:
         assert [item.type async for item in left] == of_one
         with pytest.raises(openai.BadRequestError, match="no such item"):
             await client.conversations.items.list(begun.id, after="msg_99999999999_0_x")
+
+
+async def test_a_conversation_is_begun_without_a_body_however_it_is_announced() -> None:
+    """By no header, a length of 0, or no chunks; a body is still checked."""
+
+    async def chunks(*found: bytes) -> AsyncIterator[bytes]:
+        for one in found:
+            yield one
+
+    async with (
+        open_stores("memory:") as stores,
+        _served(stores) as url,
+        httpx.AsyncClient(headers={"Authorization": "Bearer ada"}) as client,
+    ):
+        place = f"{url}/conversations"
+        for content in (None, b"", chunks(), chunks(b"{", b"}")):
+            kind = {"Content-Type": "application/json"} if content else {}
+            begun = await client.post(place, content=content, headers=kind)
+            assert begun.json()["object"] == "conversation", begun.text
+        refused = await client.post(place, content=chunks(b"{}"))
+        assert refused.status_code == 415
+        long = chunks(*[b" " * 1_000_000] * 2)
+        assert (await client.post(place, content=long)).status_code == 413
 
 
 async def test_hints_that_change_no_answer_are_ignored_by_name() -> None:

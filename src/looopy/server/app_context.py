@@ -117,9 +117,9 @@ class AppContext:
         request.scope[CALLER] = self.caller(auth)
         return auth
 
-    async def read_json(self, request: Request) -> dict[str, Any]:
+    async def read_json(self, request: Request, *, may_miss: bool = False) -> dict[str, Any]:
         """The JSON object that is the body; see `looopy.server.gate.body.read_json`."""
-        return await read_json(request, self.limits)
+        return await read_json(request, self.limits, may_miss=may_miss)
 
     def check_size(self, message: UserMessage | None, path: str) -> None:
         """

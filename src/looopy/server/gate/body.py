@@ -31,16 +31,26 @@ _Placed: TypeAlias = tuple[Any, Any]
 _CLOSE = {"Connection": "close"}  # or the rest of the body would come as another request
 
 
-async def read_json(request: Request, limits: Limits) -> dict[str, Any]:
+async def read_json(
+    request: Request, limits: Limits, *, may_miss: bool = False
+) -> dict[str, Any]:
     """
     The body of *request*: a JSON object whose values can be stored.
+
+    Args:
+        may_miss: A body without a byte is an empty object, however its header announces it.
 
     Raises:
         Problem: 415 for another type, 413 or 408 for a body that is too large or too slow, 400 for
             anything that is no such object; `path` names the place.
     """
-    _check_type(request)
+    if not may_miss:
+        _check_type(request)
     text = await _read(request, limits)
+    if may_miss:
+        if not text:
+            return {}
+        _check_type(request)
     if len(text) > _LONG:  # step by step, and the event loop runs between two of them
         return await asyncio.to_thread(_object_in, text, limits)
     return _object_in(text, limits)

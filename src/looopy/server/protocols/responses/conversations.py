@@ -20,7 +20,6 @@ from starlette.responses import JSONResponse, Response
 
 from looopy.errors import ValueRefused
 from looopy.server.app_context import AppContext
-from looopy.server.gate.body import has_body
 from looopy.server.problems import Problem
 from looopy.server.protocols.chains import message_of, record_of
 from looopy.server.protocols.responses.items import Json, ResponseBuilder
@@ -55,7 +54,7 @@ class Conversations:
     async def begin(self, request: Request) -> Response:
         """POST /v1/conversations."""
         await self._app_context.identify(request)
-        body = await self._app_context.read_json(request) if has_body(request.scope) else {}
+        body = await self._app_context.read_json(request, may_miss=True)
         for name, value in body.items():
             if value:
                 text = f"{name} is not supported here: send it with the first response"
