@@ -528,6 +528,22 @@ MUTANTS = [
         f"{_WENT_BACK}::test_a_lost_turn_is_reported_once_and_later_turns_are_seen[sqlite-1]",
     ),
     mutant(
+        "reader-of-two-histories",
+        "after a failover, a reader continues behind events that the store has lost",
+        "looopy.agent.events:follow",
+        "if (found[0].type, found[0].timestamp) != (last.type, last.timestamp):",
+        "if found[0].type != last.type:",
+        f"{_WENT_BACK}::test_a_reader_of_events_ends_with_an_error[sqlite-1]",
+    ),
+    mutant(
+        "feed-ahead-of-the-store",
+        "after a failover, readers get nothing until the numbers have caught up",
+        "looopy.server.feed:Feed._show",
+        "if seq is not None and self._shown is not None and seq <= self._shown:",
+        "if False:",
+        "tests/server/test_feed.py::test_a_reader_ends_when_the_agent_continues_from_an_earlier_state",
+    ),
+    mutant(
         "loss-of-a-shorter-history-untold",
         "a failover loses acknowledged turns, and nobody is told",
         "looopy.agent.context:Known._went_back",

@@ -9,9 +9,10 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from tests.going_back import GoingBack
 
 from looopy import Agent, Stores, open_stores, tool
-from looopy.errors import ContextNotFound
+from looopy.errors import CommitsLost, ContextNotFound
 from looopy.server.feed import Feed, SlowReader
 from looopy.testing import ScriptedProvider, text, tool_call
 from looopy.types.event import AgentEvent, MessageEnd, MessageStart, MessageUpdate, TurnEnd
@@ -344,3 +345,28 @@ async def test_a_reader_who_leaves_at_once_takes_nothing_from_the_next() -> None
         assert "".join(cast("MessageUpdate", one).delta for one in said) == "One, two, three"
         await second.aclose()
         await feed.close()
+
+
+async def test_a_reader_ends_when_the_agent_continues_from_an_earlier_state(tmp_path) -> None:
+    """The store lost a turn that the reader has seen; a new reader gets the log as it is now."""
+    url = f"sqlite:///{tmp_path / 'feed.db'}"
+    async with open_stores(url) as stores, _fed(stores) as (agent, feed):
+        past = GoingBack(url)
+        await agent.execute_turn("1 + 2?")
+        past.keep()
+        reading = asyncio.create_task(_read(feed, 0, turns=100))
+        await agent.execute_turn("lost")
+        past.go_back()
+        with pytest.raises(CommitsLost):
+            await agent.execute_turn("and?")
+        await agent.execute_turn("and?")
+        async with asyncio.timeout(10):
+            with pytest.raises((CommitsLost, ContextNotFound)):
+                await reading
+            again = await _read(feed, 0, turns=2)
+        assert [e.seq for e in again if e.seq] == list(range(1, 15))
+        coming = asyncio.create_task(_read(feed, None))
+        while not feed._ready:  # noqa: ASYNC110 - or the head may be behind the turn
+            await asyncio.sleep(0)
+        await agent.execute_turn("more")
+        assert [e.seq for e in await coming if e.seq] == list(range(15, 22))

@@ -942,6 +942,7 @@ class Agent:
             ValueRefused: *after* is no number.
             ContextNotFound: While iterating: the context was deleted, or *after* is beyond its
                 head.
+            CommitsLost: While iterating: the store went back, and has other events by now.
             StoreUnavailable: While iterating: the store did not answer. Nothing is lost: follow
                 again behind the last `seq`.
         """

@@ -23,6 +23,7 @@ from looopy.loop.output import OutputType
 from looopy.stores.bundle import Stores
 from looopy.stores.pages import Portion, messages_in
 from looopy.stores.records import ContextState, TurnRecord
+from looopy.stores.rules import commits_lost
 from looopy.tools.gather import ToolSource, gather_tools
 from looopy.types.config import LoopConfig
 from looopy.types.event import AgentEvent, HistoryCleared, TurnEnd
@@ -59,6 +60,7 @@ async def follow(
     Raises:
         ContextNotFound: The context was deleted, or *after* is beyond its head, so that no event
             would ever follow.
+        CommitsLost: The store lacks the newest event that this has yielded, and has another one.
         StoreUnavailable: The store did not answer; continue behind the last `seq`.
     """
     with watching(stores, context_id) as watch:
@@ -70,6 +72,7 @@ async def follow(
         clock = asyncio.get_running_loop().time
         look_at = clock()
         portion = Portion(_PAGE)
+        last: AgentEvent | None = None
         while True:
             if idle() and clock() >= look_at:
                 look_at = clock() + min(longest_s, watch.poll_s)
@@ -80,10 +83,17 @@ async def follow(
                     )
             if seen is not None:
                 after = max(after, seen())
-            found = await stores.journal.events(context_id, after=after, limit=portion.rows)
+            again = last is not None and last.seq == after  # it may be another one by now
+            found = await stores.journal.events(
+                context_id, after=after - again, limit=portion.rows + again
+            )
+            if last is not None and again and found and found[0].seq == after:
+                if (found[0].type, found[0].timestamp) != (last.type, last.timestamp):
+                    raise commits_lost(context_id)
+                del found[0]
             portion.took(len(found), messages_in(found))
             for event in found:
-                after = event.seq or after
+                after, last = event.seq or after, event
                 yield event
             if not found:
                 await watch.news(longest_s)

@@ -21,6 +21,7 @@ from looopy.agent.hosted import events_besides
 from looopy.errors import ContextNotFound, LooopyError
 from looopy.stores.bundle import Stores
 from looopy.stores.pages import Portion, messages_in
+from looopy.stores.rules import commits_lost
 from looopy.types.event import AgentEvent, MessageEnd, MessageStart, MessageUpdate, TurnEnd
 from looopy.types.message import AssistantMessage
 
@@ -41,9 +42,14 @@ class _Block:
     def takes(self, update: MessageUpdate) -> bool:
         """True if *update* was added."""
         one, other = self.newest.event, update.event
-        if one is None or other is None or (one.type, one.content_index) != (
-            other.type,
-            other.content_index,
+        if (
+            one is None
+            or other is None
+            or (one.type, one.content_index)
+            != (
+                other.type,
+                other.content_index,
+            )
         ):
             return False
         self.newest = update
@@ -189,6 +195,7 @@ class Feed:
 
         Raises:
             ContextNotFound: The context was deleted, or *after* is beyond its head.
+            CommitsLost: The store lacks events that this has yielded.
             SlowReader: Too many events waited for the reader.
             StoreUnavailable: The store did not answer. Resume after the last `seq`.
         """
@@ -292,13 +299,26 @@ class Feed:
 
     def _show(self, event: AgentEvent) -> None:
         """Take an event that the agent shows."""
+        seq = self._seq(event)
+        if seq is not None and self._shown is not None and seq <= self._shown:
+            self._start_over()  # the store went back, and the agent continues from there
         if self._follower is None:  # nobody reads
             self._note(event, self._shown)
         else:
             self._waiting.append((event, self._shown))
-        self._shown = self._seq(event) or self._shown
+        self._shown = seq or self._shown
         if self._ready:
             self._flush()
+
+    def _start_over(self) -> None:
+        """End the readers: they have got events that the store has lost."""
+        follower, self._shown, self._answer = self._follower, None, None
+        self._waiting.clear()
+        self._stop_following()
+        if follower is not None:
+            follower.cancel()
+        for reader in self._readers:
+            reader.end(commits_lost(self._agent.context_id))
 
     def _flush(self) -> None:
         """Emit the shown events whose place has come; drop those whose place is past."""

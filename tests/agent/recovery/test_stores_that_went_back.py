@@ -7,11 +7,13 @@ process has stored since is lost, and no history is in two versions.
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from tests.agent.kit import Gate, add, assert_whole
 from tests.going_back import GoingBack
 
-from looopy.errors import CommitsLost, LooopyError, StoreConflict
+from looopy.errors import CommitsLost, ContextNotFound, LooopyError, StoreConflict
 from looopy.testing import ScriptedProvider, failure, text, tool_call
 from looopy.types.event import Compaction
 from looopy.types.message import UserMessage
@@ -270,3 +272,42 @@ async def test_reading_the_state_leaves_the_report_to_the_next_turn(make_agent, 
     with pytest.raises(CommitsLost):
         await agent.execute_turn("on")
     assert (await agent.execute_turn("on")).text == "one | on"
+
+
+@pytest.mark.parametrize("others", [0, 1, 2])
+async def test_a_reader_of_events_ends_with_an_error(make_agent, stores, past, others):
+    """It waits for no number that others have given away, and skips no event."""
+    agent = await make_agent(echo(), stores=stores)
+    await agent.execute_turn("one")
+    past.keep()
+    await agent.execute_turn("lost")
+    seen = []
+
+    async def read():
+        async for event in agent.events(after=0):
+            seen.append(event)
+            if event.seq == agent_seq:
+                reached.set()
+
+    reached = asyncio.Event()
+    agent_seq = (await stores.state.load("ada")).last_seq
+    reading = asyncio.create_task(read())
+    async with asyncio.timeout(15):
+        await reached.wait()
+        past.go_back()
+        other = await make_agent(echo(), stores=stores)
+        for n in range(others):
+            await other.execute_turn(f"other {n}")
+        with pytest.raises((CommitsLost, ContextNotFound)):
+            await reading
+    assert [event.seq for event in seen] == list(range(1, agent_seq + 1))
+    log = [event async for event in _to_head(agent, stores)]
+    assert [event.seq for event in log] == list(range(1, len(log) + 1))
+
+
+async def _to_head(agent, stores):
+    head = (await stores.state.load("ada")).last_seq
+    async for event in agent.events(after=0):
+        yield event
+        if event.seq == head:
+            return
