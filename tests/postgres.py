@@ -48,13 +48,18 @@ _SETTINGS += ("autovacuum=off",)
 
 
 class Server:
-    """A server that was started here; `url(database)` names a database on it."""
+    """
+    A server that was started here; `url(database)` names a database on it.
 
-    def __init__(self, *settings: str) -> None:
+    Args:
+        primary: Be a standby of this one, which runs.
+    """
+
+    def __init__(self, *settings: str, primary: Server | None = None) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="lpg-"))  # a socket's path must be short
         self._settings = (*_SETTINGS, *settings)
         self._user: dict[str, object] = {}
-        binaries = _binaries()
+        binaries = primary._binaries if primary else _binaries()
         if os.geteuid() == 0:  # the server refuses to run as root
             nobody = pwd.getpwnam("nobody")
             self._user = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
@@ -63,6 +68,10 @@ class Server:
                 binaries = _copied(binaries, self._folder)
         self._binaries = binaries
         self._process: subprocess.Popen[bytes] | None = None
+        if primary is not None:
+            source = ("-d", primary.url("postgres"), "-R", "-X", "stream", "-c", "fast")
+            self._run("pg_basebackup", "-D", self._data, *source, "--no-sync")
+            return
         self._run(
             *("initdb", "-D", self._data, "-U", "postgres", "-A", "trust", "-E", "UTF8"),
             *("--locale=C", "--no-sync", "--no-instructions"),
@@ -125,6 +134,27 @@ class Server:
             self._process.wait(_PATIENCE_S)
             self._process = None
 
+    def kill(self) -> None:
+        """End every process of the server at once (SIGKILL)."""
+        assert self._process is not None
+        for pid in self._pids():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._process.wait(_PATIENCE_S)
+        self._process = None
+
+    def _pids(self) -> list[int]:
+        """Its first process, and those that this one has made."""
+        assert self._process is not None
+        first = self._process.pid
+        children = Path(f"/proc/{first}/task/{first}/children").read_text()
+        return [first, *map(int, children.split())]
+
+    @property
+    def socket(self) -> Path:
+        """Where it listens."""
+        return self._folder / ".s.PGSQL.5432"
+
     def follow(self) -> None:
         """From its next start on be a standby, whose primary never sends anything."""
         (self._data / "standby.signal").touch()
@@ -133,16 +163,14 @@ class Server:
     def stopped(self) -> Iterator[None]:
         """Within the block, every process of the server stands still (SIGSTOP)."""
         assert self._process is not None
-        first = self._process.pid
-        os.kill(first, signal.SIGSTOP)  # it makes no more
-        children = Path(f"/proc/{first}/task/{first}/children").read_text().split()
-        pids = [int(child) for child in children]
+        os.kill(self._process.pid, signal.SIGSTOP)  # it makes no more
+        first, *others = self._pids()
         try:
-            for pid in pids:
+            for pid in others:
                 os.kill(pid, signal.SIGSTOP)
             yield
         finally:
-            for pid in (*pids, first):
+            for pid in (*others, first):
                 os.kill(pid, signal.SIGCONT)
 
     def remove(self) -> None:
