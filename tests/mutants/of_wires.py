@@ -6,7 +6,7 @@ from tests.mutants.mutant import mutant
 
 _KEYS = "tests/wire/test_keys.py"
 _FAILURES = "tests/unit/llm/test_failures.py"
-_OPENAI = "tests/wire/test_openai_wire.py"
+_EACH = "tests/wire/test_each_wire.py"
 _WIRE = "tests/wire/test_anthropic_wire.py"
 _REQUESTS = "tests/wire/test_anthropic_requests.py"
 _AGENT = "tests/wire/test_anthropic_agent.py"
@@ -169,7 +169,7 @@ MUTANTS = [
         "looopy.llm.anthropic.events:EventReader.end",
         "if self._stop is None:",
         "if False:",
-        f"{_WIRE}::test_an_answer_that_just_ends_is_an_error",
+        f"{_EACH}::test_an_answer_without_its_end_is_an_error",
     ),
     mutant(
         "sdk-retries-in-secret",
@@ -177,8 +177,7 @@ MUTANTS = [
         "looopy.llm.sdk:SDKProvider._new_client",
         "max_retries=0,",
         "max_retries=1,",
-        f"{_WIRE}::test_a_rate_limit_says_how_long",
-        f"{_OPENAI}::test_a_rate_limit_says_how_long",
+        f"{_EACH}::test_a_rate_limit_says_how_long",
     ),
     mutant(
         "silence-without-end",
@@ -194,7 +193,7 @@ MUTANTS = [
         "looopy.llm.anthropic.provider:AnthropicProvider.__init__",
         'key_variable="" if base_url or client else KEY_VARIABLE,',
         'key_variable="" if client else KEY_VARIABLE,',
-        f"{_WIRE}::test_the_key_of_the_environment_is_not_sent_to_another_server",
+        f"{_EACH}::test_the_key_of_the_environment_is_not_sent_to_another_server",
     ),
     mutant(
         "key-for-an-own-client",

@@ -1,20 +1,15 @@
-"""AnthropicProvider through the real SDK and real sockets, against a server with its rules."""
+"""AnthropicProvider through the real SDK and real sockets: the Messages API and its rules."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import warnings
-from contextlib import aclosing
-from datetime import UTC, datetime, timedelta
-from email.utils import format_datetime
 from functools import partial
 
 import pytest
 from tests.wire import three
 from tests.wire.fake_anthropic import (
     MODEL,
-    FakeAnthropic,
     answers,
     block,
     calls,
@@ -28,19 +23,15 @@ from tests.wire.fake_anthropic import (
     text,
     thinks,
 )
-from tests.wire.fake_openai import CUT, HOLD, Answer
-from tests.wire.three import ADD, ASK, given_up, play
+from tests.wire.fake_openai import CUT, Answer
+from tests.wire.three import ADD, ASK, play
 
 from looopy.errors import (
     ContextOverflow,
     HistoryRejected,
-    InvalidLLMResponse,
-    LLMError,
     LLMUnavailable,
-    MissingKey,
     RateLimited,
 )
-from looopy.llm.anthropic.provider import AnthropicProvider
 from looopy.types.message import (
     StopReason,
     TextContent,
@@ -52,50 +43,12 @@ from looopy.types.message import (
 )
 from looopy.types.request import LLMRequest
 
-KEY = "sk-ant-a-very-secret-key-0123456789"
 API = "anthropic"
 serving = partial(three.serving, API)
 failing = partial(three.failing, API)
 
 
 # --- what comes --------------------------------------------------------------------------------
-
-
-async def test_text_comes_as_the_server_sends_it():
-    """Deltas arrive one by one; pings are skipped; the last event has it all."""
-    async with serving(says("hello big world")) as (server, provider):
-        events = await play(provider)
-    assert [e.type for e in events] == [
-        "start", "text_start", "text_delta", "text_delta", "text_delta", "text_end", "done",
-    ]  # fmt: skip
-    assert [e.delta for e in events if e.type == "text_delta"] == ["hello", " big", " world"]
-    message = events[-1].message
-    assert (message.text, message.stop_reason) == ("hello big world", StopReason.STOP)
-    assert (message.api, message.provider) == ("anthropic-messages", "anthropic")
-    assert message.model == MODEL
-    assert server.received[0].path == "/v1/messages"
-
-
-async def test_a_delta_is_seen_before_the_answer_ends():
-    """The rest is not sent before the first word was read."""
-    go = asyncio.Event()
-    pieces = [started(), *text(0, "a b")]
-    pieces.insert(3, go)
-    seen = []
-    async with serving(Answer(pieces=[*pieces, *stopped()])) as (_, provider):
-        async for e in provider.stream(ASK):
-            if e.type == "text_delta":
-                seen.append(e.delta)
-                go.set()
-    assert seen == ["a", " b"]
-
-
-async def test_a_connection_is_used_again():
-    """An answer is read to its end, so the next call needs no new connection, whatever its key."""
-    async with serving(says("one"), says("two")) as (server, provider):
-        await play(provider, api_key="one")
-        await play(provider, api_key="two")
-        assert server.connections == 1
 
 
 async def test_all_kinds_of_blocks_come_in_order():
@@ -225,15 +178,6 @@ async def test_what_is_not_known_is_skipped():
     assert (kept.type, kept.item) == ("serverToolCall", {"type": "server_tool_use", "id": "s1"})
 
 
-async def test_characters_cut_by_the_network_come_whole():
-    """Every byte in its own write, with line separators that JSON need not escape."""
-    said = "ß 漢字 🙂 \u2028 end"
-    whole = b"".join([started(), *text(0, said), *stopped()])
-    pieces = [whole[i : i + 1] for i in range(len(whole))]
-    async with serving(Answer(pieces=pieces)) as (_, provider):
-        assert (await play(provider))[-1].message.text == said
-
-
 async def test_an_answer_that_was_not_streamed_is_taken():
     """Some servers ignore `stream` and send the whole as JSON."""
     content = [
@@ -251,81 +195,6 @@ async def test_an_answer_that_was_not_streamed_is_taken():
     assert message.usage == Usage(input=3, output=4, total_tokens=7)
 
 
-async def test_one_provider_serves_many_calls_at_once():
-    """Answers do not mix."""
-    script = [lambda r: says("echo " + r.body["messages"][0]["content"][0]["text"])] * 8
-    async with serving(*script) as (_, provider):
-        asks = [LLMRequest(messages=[UserMessage(f"n{i}")]) for i in range(8)]
-        ends = await asyncio.gather(*(play(provider, ask) for ask in asks))
-    assert [e[-1].message.text for e in ends] == [f"echo n{i}" for i in range(8)]
-
-
-# --- keys --------------------------------------------------------------------------------------
-
-
-async def test_the_key_of_the_call_wins():
-    """Option, then the provider's own, which may be a function asked each time."""
-    keys = iter(["first", "second"])
-
-    async def next_key():
-        return next(keys)
-
-    async with serving(says("a"), says("b"), says("c"), api_key=next_key) as (server, provider):
-        await play(provider)
-        await play(provider, api_key="of the call", headers={"X-Trace": "t"})
-        await play(provider)
-    sent = [r.headers["authorization"] for r in server.received]
-    assert sent == ["Bearer first", "Bearer of the call", "Bearer second"]
-    # Where servers other than Anthropic's look for it.
-    assert [r.headers["x-api-key"] for r in server.received] == ["first", "of the call", "second"]
-
-
-async def test_the_key_of_the_environment_is_not_sent_to_another_server(monkeypatch):
-    """A base URL given by hand gets no key that was meant for Anthropic."""
-    monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
-    monkeypatch.setenv("ANTHROPIC_AUTH_TOKEN", KEY)
-    async with serving(says("a")) as (server, provider):
-        await play(provider)
-    assert KEY not in str(server.received[0].headers)
-
-
-async def test_the_environment_names_server_and_key_together(monkeypatch):
-    """ANTHROPIC_BASE_URL with ANTHROPIC_API_KEY; the key is read anew for each call."""
-    async with FakeAnthropic(says("a"), says("b")) as server:
-        monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url)
-        provider = AnthropicProvider(MODEL)
-        await play(provider)
-        monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
-        await play(provider)
-        await provider.aclose()
-    assert server.received[0].headers["authorization"] == "Bearer none"
-    assert server.received[1].headers["authorization"] == f"Bearer {KEY}"
-
-
-async def test_a_missing_key_names_the_variable():
-    """At once, unless every call is said to bring its own; then in that call."""
-    with pytest.raises(MissingKey, match="ANTHROPIC_API_KEY"):
-        AnthropicProvider(MODEL)
-    last = (await play(AnthropicProvider(MODEL, api_key="")))[-1]
-    assert last.type == "error"
-    assert not last.error.retryable
-    assert "ANTHROPIC_API_KEY" in str(last.error)
-
-
-async def test_the_sdk_of_the_user_is_used_as_it_is():
-    """A client that was passed in keeps its key and stays open."""
-    import anthropic
-
-    async with FakeAnthropic(says("a"), says("b")) as server:
-        client = anthropic.AsyncAnthropic(api_key="mine", base_url=server.url, max_retries=0)
-        provider = AnthropicProvider(MODEL, client=client)
-        await play(provider)
-        await provider.aclose()
-        await play(provider)
-        await client.close()
-    assert [r.headers["authorization"] for r in server.received] == ["Bearer mine"] * 2
-
-
 async def test_a_model_that_is_to_be_retired_is_no_warning_in_our_code():
     """The SDK warns about its age from within; that is for the user to read elsewhere."""
     with warnings.catch_warnings():
@@ -335,154 +204,6 @@ async def test_a_model_that_is_to_be_retired_is_no_warning_in_our_code():
 
 
 # --- what goes wrong ---------------------------------------------------------------------------
-
-
-async def test_a_disconnect_keeps_what_came():
-    """The connection breaks within the answer: worth trying again, the text so far is there."""
-    pieces = [started(), *text(0, "half an answer")[:3], CUT]
-    error, message = await failing(Answer(pieces=pieces))
-    assert isinstance(error, LLMUnavailable)
-    assert error.retryable
-    assert message.text == "half an"
-    assert message.error_message == str(error)
-
-
-async def test_a_disconnect_drops_the_call_it_cut():
-    """A tool call that may lack its end is not announced, though its arguments look complete."""
-    pieces = [started(), *calls(0, "c1", "rm", '{"path": "/"}'), CUT]
-    _, message = await failing(Answer(pieces=pieces))
-    assert message.content == ()
-
-
-async def test_an_answer_that_just_ends_is_an_error():
-    """No reason to stop: the answer is not taken for complete."""
-    error, message = await failing(Answer(pieces=[started(), *text(0, "so far")]))
-    assert isinstance(error, LLMUnavailable)
-    assert message.text == "so far"
-
-
-@pytest.mark.parametrize("tail", [[], [CUT], [event({"type": "message_stop"}), CUT]])
-async def test_the_reason_to_stop_ends_an_answer(tail):
-    """What may follow is of no account, even when the connection breaks then."""
-    pieces = [started(), *text(0, "all"), stopped()[0], *tail]
-    async with serving(Answer(pieces=pieces)) as (_, provider):
-        last = (await play(provider))[-1]
-    assert (last.type, last.message.text) == ("done", "all")
-
-
-async def test_a_server_that_never_closes_is_not_waited_for():
-    """After the reason to stop only a short while, though the connection stays open."""
-    answer = Answer(pieces=[*says("all").pieces, HOLD])
-    async with serving(answer) as (server, provider):
-        last = (await play(provider))[-1]
-        await server.left.wait()
-    assert (last.type, last.message.text) == ("done", "all")
-
-
-async def test_a_stalled_answer_is_given_up():
-    """Silence within an answer: the idle timeout ends it, and the connection is closed."""
-    answer = Answer(pieces=[started(), *text(0, "hm"), HOLD])
-    async with serving(answer, idle_timeout_s=60) as (server, provider):
-        last = await given_up(provider, "text_delta", 61)
-        await server.left.wait()
-    assert isinstance(last.error, LLMUnavailable)
-    assert last.error.retryable
-    assert "silent" in str(last.error)
-    assert last.message.text == "hm"
-
-
-async def test_a_server_that_never_speaks_is_given_up():
-    """No byte at all: the same timeout, with more patience."""
-    async with serving(Answer(gate=asyncio.Event()), idle_timeout_s=60) as (server, provider):
-        last = await given_up(provider, server.asked, 181)
-        await server.left.wait()
-    assert isinstance(last.error, LLMUnavailable)
-
-
-async def test_a_call_has_a_total_time():
-    """A server that keeps talking is cut off at `timeout_s`."""
-    ping = event({"type": "ping"})
-    answer = Answer(pieces=[started(), *[ping] * 400, HOLD])
-    async with serving(answer) as (server, provider):
-        last = await given_up(provider, server.held, 61, timeout_s=60)
-        await server.left.wait()
-    assert isinstance(last.error, LLMUnavailable)
-    assert "time of one call" in str(last.error)
-
-
-async def test_cancelling_the_reader_closes_the_connection():
-    """The server sees the client leave, though it was silent."""
-    async with serving(Answer(pieces=[started(), *text(0, "x"), HOLD])) as (server, provider):
-        seen = asyncio.Event()
-
-        async def read():
-            async for e in provider.stream(ASK):
-                if e.type == "text_delta":
-                    seen.set()
-
-        reading = asyncio.create_task(read())
-        await seen.wait()
-        reading.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await reading
-        await server.left.wait()
-
-
-async def test_cancelling_before_the_first_byte_closes_the_connection():
-    """Also while the server has not answered yet."""
-    async with serving(Answer(gate=asyncio.Event())) as (server, provider):
-        reading = asyncio.create_task(play(provider))
-        await server.asked.wait()
-        reading.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await reading
-        await server.left.wait()
-
-
-async def test_closing_the_iterator_closes_the_connection():
-    """Whoever has read enough may leave."""
-    async with serving(Answer(pieces=[started(), *text(0, "x"), HOLD])) as (server, provider):
-        async with aclosing(provider.stream(ASK)) as events:
-            async for e in events:
-                if e.type == "text_delta":
-                    break
-        await server.left.wait()
-
-
-@pytest.mark.parametrize(
-    ("headers", "expected"),
-    [
-        ({"retry-after": "7"}, 7.0),
-        ({"retry-after-ms": "1500", "retry-after": "9"}, 1.5),
-        ({}, None),
-    ],
-)
-async def test_a_rate_limit_says_how_long(headers, expected):
-    """429 with its header; once only, as the SDK's own retries are off."""
-    refusal = refuses(429, "slow down", "rate_limit_error", headers=headers)
-    error, _ = await failing(refusal)
-    assert isinstance(error, RateLimited)
-    assert error.retryable
-    assert error.retry_after_s == expected
-
-
-async def test_a_rate_limit_may_name_a_date():
-    """An HTTP date counts from now."""
-    when = format_datetime(datetime.now(UTC) + timedelta(minutes=10), usegmt=True)
-    refusal = refuses(429, "slow down", "rate_limit_error", headers={"retry-after": when})
-    error, _ = await failing(refusal)
-    assert 500 < error.retry_after_s <= 600
-
-
-@pytest.mark.parametrize("status", [500, 502, 503, 504, 529])
-async def test_a_server_failure_may_pass(status):
-    """5xx is worth trying again, 529 (overloaded) among them, and its header counts."""
-    refusal = refuses(status, "Overloaded", "overloaded_error", headers={"retry-after": "3"})
-    error, _ = await failing(refusal)
-    assert isinstance(error, LLMUnavailable)
-    assert error.retryable
-    assert error.facts["retry_after_s"] == 3.0
-    assert "Overloaded" in str(error)
 
 
 @pytest.mark.parametrize(
@@ -555,61 +276,3 @@ async def test_an_invalid_history_is_told_with_its_place():
     assert isinstance(error, HistoryRejected)
     assert error.position == 0
     assert not error.retryable
-
-
-@pytest.mark.parametrize("status", [401, 403])
-async def test_a_refused_key_is_not_shown(status):
-    """The server quotes the key; the error, its facts and the message do not."""
-    refusal = refuses(status, f"invalid x-api-key: {KEY}", "authentication_error")
-    error, message = await failing(refusal, api_key=KEY)
-    assert type(error) is LLMError
-    assert not error.retryable
-    assert KEY not in f"{error} {error!r} {error.facts} {message} {error.__cause__}"
-    assert "ANTHROPIC_API_KEY" in str(error)
-
-
-async def test_an_unknown_model_is_named():
-    """404 says which model, and is not tried again."""
-    error, _ = await failing(refuses(404, f"model: {MODEL}", "not_found_error"))
-    assert not error.retryable
-    assert repr(MODEL) in str(error)
-
-
-async def test_nobody_listening_may_pass():
-    """A refused connection is worth trying again and names the server."""
-    async with FakeAnthropic() as server:
-        url = server.url
-    provider = AnthropicProvider(MODEL, base_url=url)
-    last = (await play(provider))[-1]
-    await provider.aclose()
-    assert isinstance(last.error, LLMUnavailable)
-    assert url in str(last.error)
-
-
-@pytest.mark.parametrize(
-    "piece",
-    [
-        b"data: {not json\n\n",
-        b"data: [1]\n\n",
-        b"data: \xff\xfe\n\n",
-        event({"type": "content_block_delta", "index": 9, "delta": {"type": "text_delta"}}),
-        event({"type": "content_block_delta", "index": 0}),
-        event({"type": "content_block_start", "content_block": {"type": "text"}}),
-        event({"type": "content_block_start", "index": 1, "content_block": "text"}),
-        *block(1, {"type": "text", "text": 1})[:1],
-        event({"type": "message_delta"}),
-    ],
-)  # fmt: skip
-async def test_garbage_is_no_answer(piece):
-    """What is no event ends the call as an invalid response, the text before it kept."""
-    error, message = await failing(Answer(pieces=[started(), *text(0, "so"), piece]))
-    assert isinstance(error, InvalidLLMResponse)
-    assert message.text == "so"
-
-
-async def test_a_web_page_is_no_answer():
-    """The SDK adds /v1 itself, and the error says so."""
-    page = Answer(pieces=[b"<html>Welcome</html>"], content_type="text/html; charset=utf-8")
-    error, _ = await failing(page)
-    assert isinstance(error, InvalidLLMResponse)
-    assert "/v1" in str(error)

@@ -53,11 +53,20 @@ def says(api: str, text: str) -> Answer:
     }[api](text)
 
 
-def refuses(api: str, status: int, message: str, kind: str = "") -> Answer:
+def drip(api: str) -> bytes:
+    """A piece of an answer that says nothing and shows that the server is there."""
+    return {
+        "completions": fake_openai.chunk({"content": "x"}) + b": still here\n\n",
+        "responses": fake_responses.sse("response.in_progress"),
+        "anthropic": fake_anthropic.event({"type": "ping"}),
+    }[api]
+
+
+def refuses(api: str, status: int, message: str, kind: str = "", **more) -> Answer:
     """A refusal."""
     if api == "anthropic":
-        return fake_anthropic.refuses(status, message, kind)
-    return fake_openai.refuses(status, message, code=kind)
+        return fake_anthropic.refuses(status, message, kind, **more)
+    return fake_openai.refuses(status, message, code=kind, **more)
 
 
 def server(api: str, *answers: Answer) -> FakeOpenAI:
