@@ -11,6 +11,7 @@ import sys
 import pytest
 from tests.agent.kit import assert_whole
 from tests.mcp.kit import SERVERS, started
+from tests.shares import split
 
 from looopy import open_stores
 from looopy.testing import text, tool_call
@@ -83,6 +84,7 @@ async def test_what_the_person_says_reaches_the_server(
     assert result.outcome == "completed"
 
 
+@pytest.mark.long
 async def test_a_server_that_was_restarted_is_told_the_answer_all_the_same(
     make_agent, memory_stores, notes
 ):
@@ -243,7 +245,9 @@ def run_child(tmp_path, url, notes, tool, protocol, **env):
 
 
 @pytest.mark.timeout(180)  # processes, one after the other
-@pytest.mark.parametrize(("tool", "protocol"), [("travel", "auto"), ("call_the_user", "legacy")])
+@pytest.mark.parametrize(
+    ("tool", "protocol"), split([("call_the_user", "legacy")], [("travel", "auto")])
+)
 async def test_a_question_survives_the_death_of_the_process(
     sqlite_url, tmp_path, notes, make_agent, tool, protocol
 ):
@@ -265,6 +269,7 @@ async def test_a_question_survives_the_death_of_the_process(
         await agent.shutdown()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(180)  # processes, one after the other
 async def test_a_process_that_dies_with_the_answer_does_nothing_twice(
     sqlite_url, tmp_path, notes, make_agent

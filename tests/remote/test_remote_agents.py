@@ -380,6 +380,7 @@ asyncio.run(main(*sys.argv[1:]))
 
 
 @pytest.mark.timeout(180)  # processes, one after the other
+@pytest.mark.long
 async def test_a_question_survives_the_death_of_the_process(
     sqlite_url, tmp_path, make_agent, streaming_desk, clerk
 ):

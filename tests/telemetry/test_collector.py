@@ -71,6 +71,7 @@ def attributes(span):
     return {one.key: getattr(one.value, one.value.WhichOneof("value")) for one in span.attributes}
 
 
+@pytest.mark.long
 @pytest.mark.skipif(find_spec("rotel") is None, reason="rotel has no wheel for this machine")
 def test_a_collector_gets_a_turn_that_was_killed_and_continued(tmp_path):
     """
