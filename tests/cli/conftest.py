@@ -7,11 +7,11 @@ import json
 import os
 import re
 import signal
-import sys
 from contextlib import suppress
 from dataclasses import dataclass
 
 import pytest
+from tests.preloaded import Preloaded, Process, own_terminal
 from tests.wire.fake_openai import DONE, USAGE, Answer, FakeOpenAI, chunk, says
 
 PATIENCE_S = 40
@@ -44,6 +44,14 @@ def obeys(received):
     return says(f"You said: {said}")
 
 
+def environment():
+    """What the program gets of the environment of the tests."""
+    kept = ("PATH", "SYSTEMROOT", "COVERAGE_PROCESS_CONFIG", "COVERAGE_PROCESS_START")
+    kept += ("PYTHONPATH", "PYTHONPYCACHEPREFIX")
+    found = {name: os.environ[name] for name in kept if name in os.environ}
+    return {**found, "PYTHONWARNINGS": "error", "PYTHONUTF8": "1"}
+
+
 @dataclass
 class Ended:
     """What a run came to."""
@@ -61,22 +69,20 @@ class Ended:
 class Program:
     """Runs `looopy` with a home of its own."""
 
-    def __init__(self, home, server):
+    def __init__(self, home, server, preloaded):
         self.home = home
         self.server = server
-        kept = ("PATH", "SYSTEMROOT", "COVERAGE_PROCESS_CONFIG", "COVERAGE_PROCESS_START")
-        kept += ("PYTHONPATH", "PYTHONPYCACHEPREFIX")
+        self._preloaded = preloaded
         self.env = {
-            **{name: os.environ[name] for name in kept if name in os.environ},
+            **environment(),
             "HOME": str(home),
             "LOOOPY_DATA": str(home / "data"),
             "OPENAI_BASE_URL": server.url,
             "OPENAI_API_KEY": "key",
             "OPENAI_MODEL": "fake",
-            "PYTHONWARNINGS": "error",
-            "PYTHONUTF8": "1",
             "TERM": "xterm-256color",
         }
+        self.program = None  # of the test's own, if the start of Python matters
         self.running = []
 
     @property
@@ -84,15 +90,15 @@ class Program:
         """The default database."""
         return self.home / "data" / "looopy.db"
 
-    async def start(self, *args, program=(sys.executable, "-m", "looopy.cli"), **options):
-        """Start it and come back at once; it dies with the test."""
-        process = await asyncio.create_subprocess_exec(
-            *(*program, *args),
-            env=self.env,
-            cwd=self.home,
-            start_new_session=True,
-            **options,
-        )
+    async def start(self, *args, program=None, **options):
+        """Start it, or another *program*, and come back at once; it dies with the test."""
+        program = self.program if program is None else program
+        if program is None:
+            process = await self._preloaded.start(args, self.env, self.home, **options)
+        else:
+            process = await asyncio.create_subprocess_exec(
+                *(*program, *args), env=self.env, cwd=self.home, start_new_session=True, **options
+            )
         self.running.append(process)
         return process
 
@@ -110,7 +116,9 @@ class Program:
         import pty
 
         master, slave = pty.openpty()
-        options |= {"stdin": slave, "stdout": slave, "stderr": slave, "preexec_fn": _own}
+        options |= {"stdin": slave, "stdout": slave, "stderr": slave}
+        if self.program is not None or "program" in options:
+            options["preexec_fn"] = own_terminal
         process = await self.start(*args, **options)
         os.close(slave)
         return Session(process, master)
@@ -122,15 +130,9 @@ class Program:
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 await process.wait()
-
-
-def _own():
-    """Make the terminal the child's own, so that Ctrl-C reaches it; its end is told, too."""
-    import fcntl
-    import termios
-
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # a run of the tests under `nohup` ignores it
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+            if isinstance(process, Process):
+                process.close()
+        await asyncio.sleep(0)
 
 
 class Session:
@@ -208,9 +210,17 @@ async def model():
         yield server
 
 
+@pytest.fixture(scope="session")
+def preloaded():
+    """The process whose forks are the program."""
+    waiting = Preloaded(environment())
+    yield waiting
+    waiting.close()
+
+
 @pytest.fixture
-async def looopy(tmp_path, model):
+async def looopy(tmp_path, model, preloaded):
     """The program, in a home of its own, with the model on loopback."""
-    program = Program(tmp_path, model)
+    program = Program(tmp_path, model, preloaded)
     yield program
     await program.end()

@@ -287,6 +287,7 @@ async def test_a_turn_whose_process_cannot_be_seen_is_waited_for(looopy):
     app_context.mkdir()
     (app_context / "sitecustomize.py").write_text(UNSEEN)
     looopy.env["PYTHONPATH"] = os.pathsep.join([str(app_context), looopy.env.get("PYTHONPATH", "")])
+    looopy.program = (sys.executable, "-m", "looopy.cli")  # it customizes the start
     await _killed_in_a_wait(looopy, 1)
     session = await looopy.at_terminal("chat")
     await session.see("Turn 2 of this conversation runs in another process")

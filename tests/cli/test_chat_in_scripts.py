@@ -327,7 +327,7 @@ async def test_a_reader_that_leaves_ends_the_program_quietly(looopy, model):
     pipe = asyncio.subprocess.PIPE
     process = await looopy.start("chat", "--message", "hi", stdout=pipe, stderr=pipe)
     assert await process.stdout.read(10)
-    process._transport.get_pipe_transport(1).close()
+    process.transports["stdout"].close()
     _, err = await process.communicate()
     assert process.returncode == 1
     assert b"Traceback" not in err

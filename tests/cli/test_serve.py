@@ -137,6 +137,7 @@ def test_a_killed_server_loses_no_turn_and_another_one_continues_it(tmp_path):
         assert other.stderr.read() == ""
 
 
+@pytest.mark.long
 def test_a_client_of_one_server_sees_the_turns_of_another_one_on_postgres(tmp_path, postgres):
     """Each durable event once and in order, also of a turn whose server is killed on the way."""
     go, path = tmp_path / "go", "/contexts/trip"

@@ -13,6 +13,7 @@ from mcp_server_time.server import create_server
 from tests.agent.kit import assert_whole
 from tests.mcp.kit import started
 from tests.mcp.servers import over_http
+from tests.shares import split
 
 from looopy import tool
 from looopy.errors import ConfigurationError
@@ -20,6 +21,9 @@ from looopy.testing import text, tool_call
 from looopy.tools import MCPTools
 
 TIME = str(Path(sysconfig.get_path("scripts")) / "mcp-server-time")
+
+
+BY_PROCESS = pytest.mark.parametrize("protocol", split(["auto"], ["legacy"]), indirect=True)
 
 
 @pytest.fixture(params=["stdio", "http"])
@@ -33,6 +37,7 @@ def clock(request, protocol):
         yield MCPTools(url=f"{url}/mcp", **options)
 
 
+@BY_PROCESS
 async def test_a_server_that_somebody_else_wrote_is_listed_and_called(desk, clock):
     """`mcp-server-time`: its tools, their schemas and effects, an answer, and an error."""
     noon = {"source_timezone": "Europe/Rome", "time": "12:00", "target_timezone": "Asia/Tokyo"}
@@ -138,6 +143,7 @@ async def test_the_list_is_asked_for_once(make_agent, memory_stores, workshop):
         assert listed == [1]
 
 
+@BY_PROCESS
 async def test_a_list_that_has_changed_is_asked_for_again(desk, protocol):
     """The server says so, and the next iteration has the new tool."""
     (learned, new), _ = await desk.ask(
@@ -146,6 +152,7 @@ async def test_a_list_that_has_changed_is_asked_for_again(desk, protocol):
     assert (learned.text, new.text) == ("learned", "new")
 
 
+@BY_PROCESS
 async def test_a_cancelled_call_is_cancelled_at_the_server(desk, notes, protocol):
     """And the connection stays: the same process answers the next turn."""
     source = started(env=notes.env, protocol=protocol)

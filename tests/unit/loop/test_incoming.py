@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 
 import pytest
+from tests.shares import split
 
 from looopy import LoopConfig, ToolContext, TurnContext, agent_loop, agent_loop_continue, tool
 from looopy.errors import ValueRefused
@@ -222,10 +224,16 @@ async def test_what_is_handed_over_cancels_a_question():
 _LONG = "x" * SURELY_SHORT
 
 
+_HUGE = "\x01" * MAX_BODY_BYTES
+
+
 @pytest.mark.parametrize(
-    "wrong", ["\0", "\ud800", "\u20ac\0", "", "\x01" * MAX_BODY_BYTES, _LONG * 8]
+    ("before", "wrong"),
+    [
+        *itertools.product(["a", _LONG], ["\0", "\ud800", "\u20ac\0", "", _LONG * 8]),
+        *split([("a", _HUGE)], [(_LONG, _HUGE)]),
+    ],
 )
-@pytest.mark.parametrize("before", ["a", _LONG])
 @pytest.mark.parametrize("in_blocks", [False, True])
 def test_a_message_is_refused_as_it_would_be_when_it_is_stored(before, wrong, in_blocks):
     """A turn that begins has a message that every store takes."""
