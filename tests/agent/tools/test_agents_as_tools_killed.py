@@ -144,7 +144,11 @@ REACHED = [name for name in NAMES if name[0] in "BR"]  # no life here saves an a
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(("name", "asks"), split(FAST, [each for each in ALL if each not in FAST]))
+@pytest.mark.parametrize(
+    ("name", "asks"),
+    split(FAST, [each for each in ALL if each not in FAST]),
+    ids=lambda value: value if isinstance(value, str) else "asking" if value else "plain",
+)
 def test_a_call_that_is_killed_anywhere_is_gone_on_with(place, name, asks):
     """Every passing of the point, until the process gets to the end."""
     number, killed = 0, True
