@@ -18,7 +18,7 @@ from functools import partial
 
 from looopy.errors import StoreError
 from looopy.loop.incoming import Inbox, Queued
-from looopy.loop.interrupt import after
+from looopy.loop.timers import Timer, after
 from looopy.stores.bundle import Stores
 from looopy.stores.records import Entry, EntryKind, InboxHead
 from looopy.types.config import LoopConfig
@@ -66,7 +66,7 @@ class TurnInbox(Inbox):
         self._ending = False
         self._again = False
         self._looking: asyncio.Task[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: Timer | None = None
         self._listening = ExitStack()
 
     @property

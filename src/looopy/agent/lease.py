@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
 from looopy.errors import StoreError
-from looopy.loop.interrupt import after
+from looopy.loop.timers import Timer, after
 from looopy.stores.base import StateStore
 from looopy.stores.owner import provably_alive, provably_dead, ttl_of
 from looopy.stores.records import ContextRecord
@@ -64,7 +64,7 @@ class Lease:
         if self._renewing is not None:
             self._renewing.cancel()
 
-    def _in(self, seconds: float) -> asyncio.TimerHandle:
+    def _in(self, seconds: float) -> Timer:
         return after(seconds, self._start)
 
     def _start(self) -> None:

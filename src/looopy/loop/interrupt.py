@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextvars import Context
 from functools import partial
 from types import TracebackType
 
 from looopy.errors import LLMUnavailable, foreign
+from looopy.loop.timers import Timer, after
 from looopy.types.context import CancelToken
 
 
@@ -139,8 +139,8 @@ class Patience:
         self._idle_s = idle_s
         self._total_s = total_s
         self._seen = 0
-        self._total: asyncio.TimerHandle | None = None
-        self._idle: asyncio.TimerHandle | None = None
+        self._total: Timer | None = None
+        self._idle: Timer | None = None
         if total_s is not None:
             self._total = after(total_s * _LATER, partial(scope.interrupt, "total"))
         if idle_s is not None:
@@ -172,16 +172,3 @@ class Patience:
         self._seen = heard
         again_s = (self._idle_s or 0) * _LATER
         self._idle = after(again_s, self._look)
-
-
-def after(seconds: float, call: Callable[[], object]) -> asyncio.TimerHandle:
-    """
-    Make the running event loop call *call* in so many *seconds*, in an empty context.
-
-    An event loop keeps a cancelled timer for a while, and the timer's context with it.
-
-    Raises:
-        RuntimeError: No event loop runs.
-    """
-    loop = asyncio.get_running_loop()
-    return loop.call_at(loop.time() + seconds, call, context=Context())

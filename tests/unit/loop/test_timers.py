@@ -6,7 +6,7 @@ from contextvars import ContextVar
 import pytest
 from tests.loop_time import advance
 
-from looopy.loop.interrupt import after
+from looopy.loop.timers import after
 
 VAR = ContextVar("VAR", default="nobody")
 
