@@ -124,6 +124,15 @@ MUTANTS = [
         "tests/unit/auth/test_redaction.py::test_any_form_that_is_cut_into_deltas_is_found",
     ),
     mutant(
+        "unseen-deltas-unsearched",
+        "a view that begins in the middle of a credential shows the rest of it",
+        "looopy.loop.model_call:_shown",
+        "if deltas is not None:",
+        "if deltas is not None and (given.watched is None or given.watched()):",
+        "tests/agent/credentials/test_secrets.py"
+        "::test_view_that_begins_in_the_middle_of_a_secret_shows_no_part_of_it",
+    ),
+    mutant(
         "question-unsearched",
         "a credential in what a tool asks for is stored with the question",
         "looopy.loop.pending:hold",

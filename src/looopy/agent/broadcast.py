@@ -3,7 +3,8 @@ The events of one turn, kept and passed to any number of views.
 
 A turn must not depend on its views. So it passes its events to a `Broadcast`, which keeps all but
 deltas and reports, and never waits. Every view begins at `turn_start`, and gets deltas from the
-moment of attachment. A view that raises or leaves disturbs no other. A slow reader loses only
+moment of attachment; while nobody would see them, none are made. A view that raises or leaves
+disturbs no other. A slow reader loses only
 granularity: when many events wait for it, the deltas among them are merged, and only the newest
 report of a tool is kept.
 """
@@ -139,6 +140,11 @@ class Broadcast:
         """True if the turn is over for its viewers."""
         return self._done
 
+    def watched(self) -> bool:
+        """True if somebody sees the events that are not kept."""
+        told = self.subscribers is not None and self.subscribers.present
+        return told or bool(self._readers or self._observers)
+
     def accept(self, turn: int) -> None:
         """Announce that the turn's claim is committed."""
         self._turn = turn
@@ -151,14 +157,16 @@ class Broadcast:
 
     def push(self, event: AgentEvent) -> None:
         """Show an event to the subscribers and to every view."""
-        if self.subscribers is not None and self.subscribers.present:
-            self.subscribers.tell(event)
+        subscribers = self.subscribers
+        if subscribers is not None and subscribers.present:
+            subscribers.tell(event)
         if event.__class__ not in _PASSING:
             self._log.append(event)
         for reader in self._readers:
             reader.push(event)
-        for observer in tuple(self._observers):
-            self._tell(observer, event)
+        if self._observers:
+            for observer in tuple(self._observers):
+                self._tell(observer, event)
 
     def finish(self, result: TurnResult) -> None:
         """End every view; awaiting gives *result*."""

@@ -175,6 +175,7 @@ class RunningTurn:
                 auto_compact=self.setup.auto_compact,
                 spent=spent_before(log.state),
                 meter=ledger,
+                watched=self.broadcast.watched,
                 watch=self.watch,
             )
             outs = run_turn(given, plan)

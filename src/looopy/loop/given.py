@@ -4,7 +4,7 @@ The input of a turn: the caller's objects, and the plan of its beginning.
 None of these is replaced while the turn runs; `looopy.loop.progress` has the parts that change.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +43,8 @@ class Given:
         auto_compact: True if the turn summarises a history that the model would not see whole.
         spent: The usage of the context's turns before this one.
         meter: Counts model calls of tools in accounts that limit them; `None`: there are none.
+        watched: Returns false if nobody would see a delta now, which then is not made; `None`: each
+            one is made.
         watch: Makes the turn's spans and metrics; `None`: they are not wanted.
         is_replay: The turn has happened before. The log does not say again that it failed.
     """
@@ -59,6 +61,7 @@ class Given:
     auto_compact: bool = False
     spent: Spent = field(default_factory=Spent)
     meter: "Meter | None" = None
+    watched: Callable[[], bool] | None = None
     watch: "TurnWatch | None" = None
     is_replay: bool = False
 

@@ -15,6 +15,7 @@ from datetime import datetime
 from itertools import chain
 
 from looopy._failpoints import reach
+from looopy.auth.redaction import Deltas
 from looopy.auth.secret_forms import names_a_secret
 from looopy.errors import (
     BudgetExceeded,
@@ -231,8 +232,7 @@ async def _listen(
             if event.server_tool is not None:
                 yield served.group(event.type, event.server_tool)
             else:
-                whole = pieces.of(event)
-                for piece in whole if deltas is None else chain.from_iterable(map(deltas, whole)):
+                for piece in _shown(given, pieces.of(event), deltas):
                     yield turn.out.delta(piece)
             arrived += 1
             if arrived % _AT_A_TIME == 0:
@@ -253,6 +253,15 @@ async def _listen(
         patience.close()
         await _close(turn, stream)
         attempt.held.clear()
+
+
+def _shown(
+    given: Given, pieces: Sequence[StreamEvent], deltas: Deltas | None
+) -> Sequence[StreamEvent]:
+    """*pieces* without secrets; none if nobody would see them."""
+    if deltas is not None:  # also unseen: a later piece may end a secret
+        pieces = list(chain.from_iterable(map(deltas, pieces)))
+    return pieces if given.watched is None or given.watched() else ()
 
 
 def _raised(turn: Turn, exc: Exception, attempt: _Attempt, *, begun: bool) -> StreamEvent:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import json
 from dataclasses import fields, is_dataclass
@@ -14,6 +15,7 @@ from tests.shares import split
 from looopy import AuthContext, LoopConfig, ToolResult, tool
 from looopy.auth.redaction import Redactor
 from looopy.errors import ValueRefused
+from looopy.llm.accumulate import Accumulator
 from looopy.testing import ScriptedProvider, text, tool_call
 from looopy.testing.faults import SpyStores
 from looopy.tools.asking import Ask, NeedsInput
@@ -30,11 +32,13 @@ from looopy.types.message import (
     ImageContent,
     ServerToolCall,
     ServerToolResult,
+    StopReason,
     TextContent,
     ThinkingContent,
     TokenLogprob,
     ToolCall,
     ToolResultMessage,
+    Usage,
     UserMessage,
 )
 from looopy.types.request import StreamEvent
@@ -97,6 +101,41 @@ async def test_the_model_and_the_caller_read_that_something_was_taken_out(make_a
     assert result.messages[2].text == "401 for /v1?token=[redacted]: try later"
     assert agent._resources.provider.requests[1].messages[-1].text == result.messages[2].text
     assert await agent.get_messages() == list(result.messages)
+
+
+class Halting:
+    """A model that waits in the middle of a secret, until `go` is set."""
+
+    name = model = "halting"
+
+    def __init__(self):
+        self.halfway, self.go = asyncio.Event(), asyncio.Event()
+
+    async def stream(self, _request, _options=None):
+        """See `LLMProvider.stream`."""
+        answer = Accumulator(api="a", provider=self.name, model=self.model)
+        for event in answer.text_delta(f"it is {SECRET[:9]}"):
+            yield event
+        self.halfway.set()
+        await self.go.wait()
+        for event in answer.text_delta(f"{SECRET[9:]}, they say"):
+            yield event
+        for event in answer.done(StopReason.STOP, Usage()):
+            yield event
+
+
+async def test_view_that_begins_in_the_middle_of_a_secret_shows_no_part_of_it(make_agent, stores):
+    """Nobody saw the first half, so no event was made of it; it is searched all the same."""
+    model = Halting()
+    agent = await make_agent(model, stores=stores)
+    turn = agent.execute_turn("which key?", AUTH)
+    await model.halfway.wait()
+    view = aiter(turn)
+    model.go.set()
+    assert "".join([e.delta async for e in view if e.type == "message_update"]) == (
+        "[redacted], they say"
+    )
+    assert (await turn).text == "it is [redacted], they say"
 
 
 async def test_what_the_caller_gave_is_stored_as_it_was_given(make_agent, stores):
