@@ -13,7 +13,6 @@ import asyncio
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from looopy._failpoints import reach
@@ -109,8 +108,24 @@ class Claiming:
         self._buffer = setup.buffer
         self._holder = owner.token(known.config.lease_ttl_s)
         self._process = process_name()
-        self._line = Line(known.stores, known.context_id, self._holder, token)
+        self._place: Line | None = None
+        self._scope: CancelScope | None = None
         self._waits = request.on_busy == "wait" and setup.buffer is None
+
+    @property
+    def _line(self) -> Line:
+        """The place in the line for the context, made when somebody has to wait."""
+        if self._place is None:
+            known = self._known
+            self._place = Line(known.stores, known.context_id, self._holder, self._token)
+        return self._place
+
+    @property
+    def _interruptible(self) -> CancelScope:
+        """The section in which a cancel interrupts the claim, made when something is awaited."""
+        if self._scope is None:
+            self._scope = CancelScope(self._token)
+        return self._scope
 
     async def run(self, before: Claiming | None) -> Begun:
         """
@@ -120,20 +135,21 @@ class Claiming:
             before: The claiming of the agent's previous turn, unless that turn is over.
         """
         deadline = _now() + self._known.config.busy_timeout_s
-        scope = CancelScope(self._token)
         if before is not None:
             before._line.lead(self._line)  # noqa: SLF001 - one of this class
         try:
             await self._look_for_key()
-            await self._wait_for_own(before, deadline, scope)
-            return await self._claim(deadline, scope)
+            await self._wait_for_own(before, deadline)
+            return await self._claim(deadline)
         except TurnInterrupted:
             raise _cancelled_early() from None
         finally:
-            scope.close()
+            if self._scope is not None:
+                self._scope.close()
             self.placed.set()
-            with contextlib.suppress(StoreError):  # a place that is not renewed lapses soon
-                await self._line.leave()
+            if self._place is not None:
+                with contextlib.suppress(StoreError):  # a place that is not renewed lapses soon
+                    await self._place.leave()
 
     async def _look_for_key(self) -> None:
         key = self._request.key
@@ -151,9 +167,7 @@ class Claiming:
             )
         raise AlreadyAccepted(turn)
 
-    async def _wait_for_own(
-        self, before: Claiming | None, deadline: float, scope: CancelScope
-    ) -> None:
+    async def _wait_for_own(self, before: Claiming | None, deadline: float) -> None:
         """Wait until the agent's earlier turns have ended, in order of arrival."""
         if self.first:
             return
@@ -167,7 +181,7 @@ class Claiming:
             if before is not None:  # or tickets would not rise in order of arrival
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout_at(deadline):
-                        with scope:
+                        with self._interruptible:
                             await before.placed.wait()
             if self._waits and not self.first:
                 await self._line.join()
@@ -183,9 +197,10 @@ class Claiming:
     def go(self) -> None:
         """Note that no earlier turn of the agent is left."""
         self.first = True
-        self._line.ring()
+        if self._place is not None:
+            self._place.ring()
 
-    async def _claim(self, deadline: float, scope: CancelScope) -> Begun:
+    async def _claim(self, deadline: float) -> Begun:
         known, swept, too_late = self._known, False, False
         while True:
             if self._token.cancelled:
@@ -193,9 +208,9 @@ class Claiming:
             fresh = known.stale or known.busy_turn is not None
             try:
                 if fresh and not self._buffer:  # a buffered turn is in no store
-                    with scope:
+                    with self._interruptible:
                         tools = await gather_tools(self._setup.sources)
-                    await known.refresh(tools, partial(self._pause, scope))
+                    await known.refresh(tools, self._pause)
                     await self._look_for_key()
                 known.tell_losses()
                 self._refuse_strangers()
@@ -236,8 +251,8 @@ class Claiming:
                 else:  # the context may have become free: one last try
                     too_late = not await self._line.wait(deadline)
 
-    async def _pause(self, scope: CancelScope, seconds: float) -> None:
-        with scope:
+    async def _pause(self, seconds: float) -> None:
+        with self._interruptible:
             await asyncio.sleep(seconds)
 
     def _too_long(self, why: str, turn: int | None) -> AgentBusy:
@@ -319,9 +334,7 @@ class Claiming:
             *(MessageEnd(context_id=context_id, iteration=1, message=m) for m in plan.prompts),
         ]
 
-    async def _try(
-        self, request: TurnRequest, plan: Plan, events: Sequence[AgentEvent]
-    ) -> Claimed:
+    async def _try(self, request: TurnRequest, plan: Plan, events: Sequence[AgentEvent]) -> Claimed:
         known = self._known
         # A turn that continues one with credentials needs them too, also after a crash.
         had_auth = request.auth_context is not None or (
@@ -353,7 +366,7 @@ class Claiming:
                     delivered=plan.delivered,
                     key=request.key,
                     input_hash=request.input_hash,
-                    ticket=self._line.ticket,
+                    ticket=None if self._place is None else self._place.ticket,
                     state=plan.state,
                     process=self._process,
                 )
@@ -362,7 +375,8 @@ class Claiming:
             outlasts=known.stores.outlasts,
         )
         reach("B3")
-        self._line.used()
+        if self._place is not None:
+            self._place.used()
         return claimed
 
 

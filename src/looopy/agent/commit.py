@@ -125,13 +125,15 @@ class TurnLog:
         self._read: set[str] = set()  # artifacts, by the tools
         self._asked: Sequence[Asked] = ()
         before = known.record
+        last_seq = claimed.first_seq + len(begun.events) - 1
         known.remember(
             now=utc_now(),
             owner_actor=(before and before.owner_actor) or request.actor_id,  # as the claim stored
             epoch=claimed.epoch,
             turn_count=claimed.turn,
-            last_position=claimed.first_position - 1,
+            last_position=claimed.first_position + len(plan.prompts) - 1,
             state=plan.state,
+            **({"last_seq": last_seq} if claimed.first_seq else {}),
         )
         if self._buffer is None:
             self._lease = Lease(
@@ -242,13 +244,11 @@ class TurnLog:
             self._writing.give_back()
 
     def _placed(self, group: Group) -> Group:
-        if Compaction not in {event.__class__ for event in group.events}:
+        if Compaction not in map(type, group.events):
             return group
         record = self._known.record
         first = 1 if record is None else record.visible_from
-        events, summary = placed(
-            group.events, self._known.last_position, first, self._known.hidden
-        )
+        events, summary = placed(group.events, self._known.last_position, first, self._known.hidden)
         self.state = replace(self.state, summary=summary)
         return replace(group, events=events)
 
@@ -284,7 +284,8 @@ class TurnLog:
             buffered = self._buffer[-1]
             buffered.events += stored
             buffered.state = state or buffered.state
-        self._known.remember(now=utc_now(), **changes)
+        if not claimed:  # `__init__` has remembered the claim
+            self._known.remember(now=utc_now(), **changes)
         if not group.events:
             return
         *events, last = group.events
@@ -378,9 +379,7 @@ class TurnLog:
             self._writing.give_back()
         return artifact
 
-    async def _hold_artifact(
-        self, staged: StagedArtifactStore, change: ArtifactChange
-    ) -> Artifact:
+    async def _hold_artifact(self, staged: StagedArtifactStore, change: ArtifactChange) -> Artifact:
         """Keep a change and its event with the turn that waits to be saved."""
         artifact = await staged.hold(self._known.context_id, change, turn=self.turn)
         if self._buffer is not None:

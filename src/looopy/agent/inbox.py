@@ -13,13 +13,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Collection, Sequence
-from contextlib import ExitStack
 from functools import partial
 
 from looopy.errors import StoreError
 from looopy.loop.incoming import Inbox, Queued
 from looopy.loop.timers import Timer, after
 from looopy.stores.bundle import Stores
+from looopy.stores.notifier import Listening
 from looopy.stores.records import Entry, EntryKind, InboxHead
 from looopy.types.config import LoopConfig
 from looopy.types.context import CancelToken
@@ -51,11 +51,7 @@ class TurnInbox(Inbox):
         self._context_id = context_id
         self._turn = turn
         self._actor_id = actor_id
-        modes = {
-            EntryKind.STEER: config.queue_mode,
-            EntryKind.FOLLOW_UP: config.follow_up_mode or config.queue_mode,
-        }
-        self._at_a_time = {kind: None if mode == "all" else 1 for kind, mode in modes.items()}
+        self._config = config
         self._token = token
         self._last = head.last
         self._read = 0 if head.waiting else head.last
@@ -67,7 +63,7 @@ class TurnInbox(Inbox):
         self._again = False
         self._looking: asyncio.Task[None] | None = None
         self._timer: Timer | None = None
-        self._listening = ExitStack()
+        self._listening: Listening | None = None
 
     @property
     def arrived(self) -> bool:
@@ -90,7 +86,12 @@ class TurnInbox(Inbox):
     async def _take(self, kind: EntryKind) -> list[Queued]:
         if self._last > self._read:
             await self._look()
-        taken = [e for e in self._entries if e.kind is kind][: self._at_a_time[kind]]
+        if not self._entries:
+            return []
+        mode = self._config.queue_mode
+        if kind is EntryKind.FOLLOW_UP:
+            mode = self._config.follow_up_mode or mode
+        taken = [e for e in self._entries if e.kind is kind][: None if mode == "all" else 1]
         self._entries = [e for e in self._entries if e not in taken]
         self._taken.update(e.number for e in taken)
         return [Queued(e.message, e.number) for e in taken]
@@ -144,14 +145,13 @@ class TurnInbox(Inbox):
     def listen(self) -> None:
         """From now on, read the inbox on notifications, and at regular intervals."""
         notifier = self._stores.journal.notifier
-        self._listening.enter_context(
-            notifier.listen(self._stores.tenant, self._context_id, self._rung)
-        )
+        self._listening = notifier.listen(self._stores.tenant, self._context_id, self._rung)
         self._later()
 
     def close(self) -> None:
         """Stop listening."""
-        self._listening.close()
+        if self._listening is not None:
+            self._listening.close()
         if self._timer is not None:
             self._timer.cancel()
         if self._looking is not None:

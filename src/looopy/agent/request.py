@@ -167,24 +167,28 @@ def refuse_unpriced(provider: object, budget: Budget) -> None:
 
 def check_storable(values: Mapping[str, Any] | None, path: str) -> dict[str, Any]:
     """A copy of *values*, or `ValueRefused` with a path that begins with *path*."""
-    if values is not None and not isinstance(values, Mapping):
+    if values is None:
+        return {}
+    if not isinstance(values, Mapping):
         raise ValueRefused(
             f"{path[1:]} takes JSON values by name, not {type(values).__name__}", path=path
         )
-    kept = dict(values or {})
+    kept = dict(values)
     check(kept, path)
     return kept
 
 
 def check_inputs(value: Mapping[str, Any] | None) -> dict[str, Any]:
     """A copy of the answers by `request_id`, or `ValueRefused` if one cannot be stored."""
+    if value is None:
+        return {}
     shape = "inputs takes the answers by request id, as {request.request_id: True}"
-    if value is not None and not isinstance(value, Mapping):
+    if not isinstance(value, Mapping):
         raise ValueRefused(f"{shape}, not {type(value).__name__}", path="/inputs")
-    for key in value or {}:
+    for key in value:
         if not isinstance(key, str):
             raise ValueRefused(f"{shape}; a key is no {type(key).__name__}", path="/inputs")
-    as_json = {key: answer_to_json(one) for key, one in (value or {}).items()}
+    as_json = {key: answer_to_json(one) for key, one in value.items()}
     return check_storable(as_json, "/inputs")
 
 

@@ -30,6 +30,9 @@ class _Part:
     ended: list[ToolExecutionEnd] = field(default_factory=list)
 
 
+_COUNTED = (MessageEnd, ToolExecutionStart, ToolExecutionEnd, TurnError)
+
+
 class Tally:
     """
     The counts of one turn so far.
@@ -49,6 +52,8 @@ class Tally:
     def see(self, events: Iterable[AgentEvent]) -> None:
         """Count *events*, the turn's next own ones."""
         for event in events:
+            if not isinstance(event, _COUNTED):
+                continue
             if isinstance(event, MessageEnd):
                 self.messages.append(event.message)
                 if isinstance(event.message, AssistantMessage):
@@ -57,7 +62,7 @@ class Tally:
                 self._part(event).arguments[event.tool_call_id] = event.args
             elif isinstance(event, ToolExecutionEnd):
                 self._part(event).ended.append(event)
-            elif isinstance(event, TurnError):
+            else:
                 self.failure = event
 
     def keep(self, artifact: Artifact) -> None:

@@ -94,12 +94,13 @@ def abilities_of(provider: object) -> Abilities:
         ConfigurationError: One has a value of a wrong type; the message names it.
     """
     found: dict[str, Any] = {}
-    for name, (kind, _) in _ABILITIES.items():
+    for name in _ABILITIES:
         value = getattr(provider, name, None)
         if value is not None:
-            if not isinstance(value, kind):
-                raise _wrong(provider, name, value)
             found[name] = value
+    for name, value in found.items():
+        if not isinstance(value, _ABILITIES[name][0]):
+            raise _wrong(provider, name, value)
     window = found.get("window_tokens")
     if window is not None and (window is True or window < 1):
         raise _wrong(provider, "window_tokens", window)

@@ -9,12 +9,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from looopy.types.config import Budget, LoopConfig
+from looopy.types.config import LoopConfig
 from looopy.types.constructors import quick
 from looopy.types.message import NO_USAGE, StopReason, ToolCall, Usage
 from looopy.types.message_check import check_usage
 
-_UNLIMITED = Budget()
 _write = json.JSONEncoder(sort_keys=True).encode
 _LONGEST_CYCLE = 4  # calls in a circle that counts as a doom loop
 
@@ -96,7 +95,7 @@ class Guards:
     def _used_up(self) -> str | None:
         """The message for a used-up budget of the turn or of its context."""
         budget, spent = self.config.budget, self.spent
-        if budget == _UNLIMITED:
+        if not budget.has_limits:
             return None
         usage = self.usage + self.charged
         whole = spent.usage + usage

@@ -26,7 +26,6 @@ from looopy.errors import (
     LLMError,
     StoreError,
     ValueRefused,
-    foreign,
 )
 from looopy.history.window import folded
 from looopy.llm.overflow import silent_overflow
@@ -35,7 +34,7 @@ from looopy.llm.render import render
 from looopy.llm.retry import delay_before, explained
 from looopy.loop.compaction import before_call
 from looopy.loop.given import Given
-from looopy.loop.interrupt import Patience, TurnInterrupted
+from looopy.loop.interrupt import CancelScope, Patience, TurnInterrupted
 from looopy.loop.outgoing import Out
 from looopy.loop.output import INSTRUCTION
 from looopy.loop.parts import Turn
@@ -46,6 +45,7 @@ from looopy.loop.strict_tools import strict_specs, without_strict_nulls
 from looopy.tools.base import Tool
 from looopy.tools.gather import prompts_of
 from looopy.types.config import LoopConfig
+from looopy.types.context import CancelToken
 from looopy.types.event import (
     AgentEvent,
     MessageStart,
@@ -322,15 +322,14 @@ async def _close(turn: Turn, stream: object) -> None:
     close = getattr(stream, "aclose", None)
     if close is None:
         return
-    task: asyncio.Task[object] = asyncio.current_task()  # type: ignore[assignment] # it is one
-    cancelling = task.cancelling()
+    scope = CancelScope(CancelToken(), _GRACE_S)
     try:
-        async with asyncio.timeout(_GRACE_S):
+        with scope:
             await close()
-    except BaseException as exc:  # the answer stands
-        if not isinstance(exc, Exception) and foreign(exc, cancelling=cancelling) is None:
-            raise
+    except Exception as exc:  # noqa: BLE001 - the answer stands
         turn.log_failure("the provider's stream could not be closed", exc)
+    finally:
+        scope.close()
 
 
 async def _request(
@@ -380,7 +379,7 @@ async def _request(
         """The key from the application's hook; it must not appear in a text, log or store."""
         return await _key_of(held[0], provider) if held else None
 
-    several = abilities.asks_for_keys
+    several, asks = abilities.asks_for_keys, hooks.get_api_key is not None
     temperature = config.temperature if asked.temperature is None else asked.temperature
     max_tokens = config.max_tokens if asked.max_tokens is None else asked.max_tokens
     thinking = config.thinking_level if asked.thinking_level is None else asked.thinking_level
@@ -396,7 +395,7 @@ async def _request(
         extra_body=asked.extra_body,
         thinking_budgets=config.thinking_budgets,
         session_id=given.context.context_id,
-        api_key=None if several else await key_of(provider),
+        api_key=await key_of(provider) if asks and not several else None,
         key_of=key_of if several else None,
         timeout_s=config.llm_timeout_s,
         output_schema=None if turn.wanted is None else turn.wanted.option,

@@ -9,8 +9,8 @@ has listeners.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from functools import partial
 from typing import TypeAlias
 
 Key: TypeAlias = tuple[str, str]
@@ -47,25 +47,30 @@ class Notifier:
         """The contexts that somebody listens to."""
         return list(self._listeners)
 
-    @contextmanager
-    def listen(self, tenant: str, context_id: str, listener: Listener) -> Iterator[None]:
+    def listen(self, tenant: str, context_id: str, listener: Listener) -> Listening:
         """
-        Have *listener* called whenever the context has changed, until the block is left.
+        Have *listener* called whenever the context has changed, until the result is closed.
 
-        Look after this was entered, not before: then no change falls between the two.
+        Look after this call, not before it: then no change falls between the two.
         """
         key = (tenant, context_id)
         listeners = self._listeners.setdefault(key, [])
         listeners.append(listener)
-        try:
-            if len(listeners) == 1:
+        listening = Listening(partial(self._leave, key, listener))
+        if len(listeners) == 1:
+            try:
                 self._notice(key, here=True)
-            yield
-        finally:
-            listeners.remove(listener)
-            if not listeners:
-                del self._listeners[key]
-                self._notice(key, here=False)
+            except BaseException:
+                listening.close()
+                raise
+        return listening
+
+    def _leave(self, key: Key, listener: Listener) -> None:
+        listeners = self._listeners[key]
+        listeners.remove(listener)
+        if not listeners:
+            del self._listeners[key]
+            self._notice(key, here=False)
 
     def notify(self, tenant: str, context_id: str, *, inbox: bool) -> None:
         """Say that a context has changed, and whether its inbox may have."""
@@ -80,3 +85,24 @@ class Notifier:
     def _notice(self, key: Key, *, here: bool) -> None:
         if self.noticed is not None:
             self.noticed(key, here)
+
+
+class Listening:
+    """One listener of `Notifier.listen`; it also closes at the end of a `with` block."""
+
+    __slots__ = ("_leave",)
+
+    def __init__(self, leave: Callable[[], None]) -> None:
+        self._leave: Callable[[], None] | None = leave
+
+    def close(self) -> None:
+        """Call the listener no more, and forget it; closing twice is harmless."""
+        leave, self._leave = self._leave, None
+        if leave is not None:
+            leave()
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -51,6 +51,7 @@ class Budget:
             as free. An agent that works as a tool follows the word of the turn that it works for,
             where that turn's limits are concerned.
         has_windows: True if it limits a day or a month.
+        has_limits: True if it limits anything.
     """
 
     tokens: int | None = None
@@ -68,6 +69,7 @@ class Budget:
     tenant_month_cost_usd: float | None = None
     unknown_cost: Literal["refuse", "ignore"] = "refuse"
     has_windows: bool = field(init=False, repr=False, compare=False)
+    has_limits: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         _choose(self, "unknown_cost", ("refuse", "ignore"))
@@ -79,6 +81,9 @@ class Budget:
         limits = (f"{one}_{what}" for one in WINDOWS for what in ("tokens", "cost_usd"))
         has_windows = any(getattr(self, name) is not None for name in limits)
         object.__setattr__(self, "has_windows", has_windows)
+        others = ("tokens", "cost_usd", "context_tokens", "context_cost_usd", "context_s")
+        has_limits = has_windows or any(getattr(self, name) is not None for name in others)
+        object.__setattr__(self, "has_limits", has_limits)
 
     @property
     def limits_money(self) -> bool:

@@ -443,7 +443,7 @@ def is_durable(event: Event) -> bool:
 
 def durable(events: Iterable[AgentEvent]) -> list[AgentEvent]:
     """Those of *events* that are stored and numbered."""
-    return [event for event in events if is_durable(event)]
+    return list(filter(is_durable, events))
 
 
 def number(stored: Sequence[Event], seq: int, position: int, same: Sequence[Event] = ()) -> None:
@@ -455,16 +455,17 @@ def number(stored: Sequence[Event], seq: int, position: int, same: Sequence[Even
         position: The position of the first message among them.
         same: The same events as they were stored, with their timestamps; empty: *stored* itself.
     """
-    for event, original in zip(stored, same or stored, strict=True):
+    for event, original in zip(stored, same, strict=True) if same else ():
         _set(event, "timestamp", original.timestamp)
+        if isinstance(original, TurnStart):
+            _set(event, "process", original.process)
+    for event in stored:
         if seq:
             _set(event, "seq", seq)
             seq += 1
         if isinstance(event, MessageEnd):
             _set(event, "position", position)
             position += 1
-        elif isinstance(original, TurnStart):
-            _set(event, "process", original.process)
 
 
 _set = object.__setattr__  # events are frozen

@@ -27,21 +27,18 @@ from looopy.stores.records import (
     ArtifactWrite,
     Claim,
     Claimed,
-    Committed,
     ContextRecord,
     EntryKind,
     InboxHead,
     TurnRecord,
 )
 from looopy.stores.rows import events as rows
-from looopy.stores.rows.meta import from_us, to_us
+from looopy.stores.rows.meta import from_us
 from looopy.stores.rules import WAIT, busy, check_context_id, no_artifact, no_context, no_entry
 from looopy.types.artifact import Artifact, ArtifactStatus
 from looopy.types.constructors import amended
 from looopy.types.event import utc_now
-from looopy.types.message import StopReason
 from looopy.types.ranges import Range, merged
-from looopy.types.state import Outcome
 
 
 @dataclass(slots=True)
@@ -230,8 +227,8 @@ def take_turn_over(context: StoredContext, claim: Claim) -> None:
 
 def append(
     context: StoredContext, turn: int, encoded: rows.Rows, assistant_position: int | None
-) -> Committed:
-    """Add the rows of a commit under the next numbers."""
+) -> tuple[int, int]:
+    """Add the rows of a commit under the next numbers; the first one, and the first position."""
     first_seq, first_position = context.last_seq + 1, context.last_position + 1
     insert_messages(context, encoded, turn)
     for row in encoded.events:
@@ -249,7 +246,7 @@ def append(
             )
         )
     context.last_seq += encoded.seqs
-    return Committed(first_seq=first_seq, first_position=first_position, inbox=context.inbox_head)
+    return first_seq, first_position
 
 
 def change_artifact(context: StoredContext, change: ArtifactChange) -> Artifact:
@@ -313,19 +310,19 @@ def insert_messages(context: StoredContext, encoded: rows.Rows, turn: int) -> No
         )
 
 
-def close_turn(context: StoredContext, closing: rows.TurnClosing, done: Committed) -> None:
-    """End the open turn."""
+def close_turn(context: StoredContext, closing: rows.TurnClosing, first_seq: int) -> None:
+    """End the open turn, in a commit that has taken the numbers from *first_seq* on."""
     turn = context.open_turn
     if turn is None:
         raise ValueError("no turn is open")
     context.turns[turn - 1] = amended(
         context.turns[turn - 1],
-        outcome=Outcome(closing.outcome),
-        stop_reason=StopReason(closing.stop_reason),
-        end_seq=done.first_seq + closing.seq_offset,
+        outcome=closing.outcome,
+        stop_reason=closing.stop_reason,
+        end_seq=first_seq + closing.seq_offset,
         last_position=context.last_position,
         ended_at=from_us(closing.ended_us),
-        usage=rows.decode_usage(closing.usage),
+        usage=closing.spent,
     )
     context.open_turn = None
     context.cancel_turn = None
@@ -334,14 +331,7 @@ def close_turn(context: StoredContext, closing: rows.TurnClosing, done: Committe
 def interrupt(context: StoredContext) -> None:
     """End the open turn as interrupted, with no results for open calls: they are hidden next."""
     context.last_seq += 1
-    closing = rows.TurnClosing(
-        0,
-        Outcome.INTERRUPTED.value,
-        StopReason.INTERRUPTED.value,
-        "{}",
-        to_us(utc_now()),
-    )
-    close_turn(context, closing, Committed(first_seq=context.last_seq, first_position=0))
+    close_turn(context, rows.interrupted_now(), context.last_seq)
 
 
 class Contexts:

@@ -48,7 +48,6 @@ from looopy.stores.rules import (
     moved_on,
     no_context,
 )
-from looopy.types.constructors import amended
 from looopy.types.event import AgentEvent, Compaction, HistoryCleared, utc_now
 from looopy.types.message import UserMessage
 from looopy.types.storable import (
@@ -93,14 +92,15 @@ class InMemoryJournal(InMemoryForks, Journal):
             encoded = rows.with_artifacts(encoded, [artifact])
         if changed:
             encoded = rows.with_artifacts(encoded, changed)
-        done = append(context, commit.turn, encoded, commit.assistant_position)
+        seq, position = append(context, commit.turn, encoded, commit.assistant_position)
         if encoded.closing is not None:
-            close_turn(context, encoded.closing, done)
+            close_turn(context, encoded.closing, seq)
         if commit.release:
             context.holder = None
         context.last_activity = utc_now()
         self._ring(commit.context_id, inbox=closing or commit.release)
-        return amended(done, artifact=artifact, inbox=context.inbox_head)
+        inbox = context.inbox_head
+        return Committed(first_seq=seq, first_position=position, inbox=inbox, artifact=artifact)
 
     async def clear(self, context_id: str, *, force: bool = False) -> int:
         context = self._get(context_id)

@@ -54,6 +54,7 @@ from looopy.types.event import (
     TurnWarning,
     event_to_json,
     is_durable,
+    utc_now,
 )
 from looopy.types.message import (
     NO_USAGE,
@@ -118,11 +119,12 @@ class TurnOpening(NamedTuple):
 
 
 class TurnClosing(NamedTuple):
-    """`turn_end`: what closes the turn's row."""
+    """`turn_end`: what closes the turn's row; `usage` is the text of `spent`."""
 
     seq_offset: int
-    outcome: str
-    stop_reason: str
+    outcome: Outcome
+    stop_reason: StopReason
+    spent: Usage
     usage: str
     ended_us: int
 
@@ -167,8 +169,8 @@ def encode(events: Sequence[AgentEvent]) -> Rows:
         elif isinstance(event, TurnStart):
             opening = TurnOpening(event.continues, created, _user_offset(event, events))
         elif isinstance(event, TurnEnd):
-            usage = usage_text(event.usage)
-            closing = TurnClosing(i, event.outcome.value, event.stop_reason.value, usage, created)
+            spent, usage = event.usage, usage_text(event.usage)
+            closing = TurnClosing(i, event.outcome, event.stop_reason, spent, usage, created)
         elif not is_durable(event):
             raise ValueError(f"{event.type} is not durable: it cannot be committed")
         elif isinstance(event, ToolExecutionStart):
@@ -454,6 +456,12 @@ def decode_entry(number: int, kind: str, actor_id: str | None, created_us: int, 
 
 
 # --- the small columns -------------------------------------------------------------------------
+
+
+def interrupted_now() -> TurnClosing:
+    """What closes the row of a turn that ends as interrupted, without a `turn_end`."""
+    now = to_us(utc_now())
+    return TurnClosing(0, Outcome.INTERRUPTED, StopReason.INTERRUPTED, NO_USAGE, "{}", now)
 
 
 def decode_usage(text: str) -> Usage:

@@ -30,7 +30,7 @@ from looopy.stores.records import (
     NewSummary,
 )
 from looopy.stores.rows import events as rows
-from looopy.stores.rows.meta import from_us, to_us
+from looopy.stores.rows.meta import from_us
 from looopy.stores.rules import (
     MAY_FORCE,
     WAIT,
@@ -54,7 +54,6 @@ from looopy.stores.sql.turns import stored_artifact
 from looopy.types.artifact import Artifact
 from looopy.types.event import Compaction, HistoryCleared, utc_now
 from looopy.types.ranges import merged
-from looopy.types.state import Outcome
 from looopy.types.storable import dump
 
 # --- claim ---
@@ -346,8 +345,8 @@ def _close_turn(
     params = {
         **key,
         "turn": turn,
-        "outcome": closing.outcome,
-        "stop_reason": closing.stop_reason,
+        "outcome": closing.outcome.value,
+        "stop_reason": closing.stop_reason.value,
         "end_seq": end_seq,
         "last_position": last_position,
         "ended_at": closing.ended_us,
@@ -461,8 +460,7 @@ def compact_steps(
 def interrupt_turn(key: Mapping[str, Any], head: Head, seq: int) -> Steps[None]:
     """End the open turn as interrupted."""
     if head.open_turn is not None:
-        interrupted = Outcome.INTERRUPTED.value
-        closing = rows.TurnClosing(0, interrupted, interrupted, "{}", to_us(utc_now()))
+        closing = rows.interrupted_now()
         yield from _close_turn(key, head.open_turn, closing, seq, head.last_position)
 
 
