@@ -245,6 +245,22 @@ async def test_no_limit_tells_a_stranger_that_a_context_exists(protocol):
         await like_unknown(said, post, "boss", said.body("d", {dropping: True}), "d")
 
 
+@every_protocol
+async def test_a_person_who_may_decide_no_more_finds_nothing_of_the_own_decision(protocol):
+    """The same decision, sent again after that, is one about an unknown context."""
+    allowed = ["boss"]
+    async with served(protocol, may_answer=lambda _, auth: auth.actor_id in allowed) as (
+        host,
+        _,
+        said,
+        post,
+    ):
+        body = said.body("c", {await ask(host): True})
+        assert (await post("boss", body)).status_code == 200
+        allowed.clear()
+        await like_unknown(said, post, "boss", body, "c")
+
+
 async def test_a_text_over_a2a_decides_the_one_request_that_its_sender_may_decide():
     """Several are named by their ids. A message that comes again has the same answer."""
     async with served(A2A) as (host, _, said, post):

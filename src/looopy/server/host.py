@@ -16,7 +16,14 @@ import asyncio
 import contextlib
 import inspect
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Mapping,
+)
 from typing import Any, Self, TypeAlias
 
 from looopy.agent.agent import Agent
@@ -45,7 +52,7 @@ from looopy.stores.records import ContextRecord
 from looopy.stores.rules import check_context_id, no_context
 from looopy.types.context import AuthContext
 from looopy.types.event import AgentEvent, ApprovalDecided
-from looopy.types.state import AgentStatus
+from looopy.types.state import AgentStatus, PendingRequest
 
 _logger = logging.getLogger("looopy")
 _CUT_S = 5.0
@@ -325,14 +332,33 @@ class AgentHost:
         try:
             await self.authorise(context_id, auth)
         except ContextNotFound:
-            may = self.may_answer
-            if may is not None and auth is not None:
-                judged = await requests_named(auth, stores, may, context_id, answers)
+            judged = await self._judged(context_id, answers, auth)
             if not judged:
                 raise
         admitted = contextlib.nullcontext() if admission is None else admission
         async with admitted, self._started(context_id, stores) as agent:
             return await decide_as(agent, answers, auth, judged, metadata)
+
+    async def may_decide(
+        self, context_id: str, request_ids: Iterable[str], auth: AuthContext | None
+    ) -> bool:
+        """
+        True if *auth* may decide all these requests in a context of somebody else, decided or not.
+
+        Raises:
+            FactoryFailed: `may_answer` raised.
+            StoreUnavailable: The store did not answer.
+        """
+        return bool(await self._judged(context_id, request_ids, auth))
+
+    async def _judged(
+        self, context_id: str, request_ids: Iterable[str], auth: AuthContext | None
+    ) -> Mapping[str, PendingRequest] | None:
+        """The requests of these ids, if *auth* may decide all of them; else `None`."""
+        if self.may_answer is None or auth is None:
+            return None
+        stores = self.stores_for(auth)
+        return await requests_named(auth, stores, self.may_answer, context_id, request_ids)
 
     @property
     def agent_count(self) -> int:

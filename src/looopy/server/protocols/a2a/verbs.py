@@ -204,7 +204,11 @@ class Verbs:
         if chain is None:
             raise TaskNotFoundError
         made = await reader.decided_by(chain, call.auth.actor_id, message.message_id)
-        if not made:
+        if made:
+            ids = [one.request_id for one in made]
+            if not await self._host.may_decide(context_id, ids, call.auth):
+                raise TaskNotFoundError
+        else:
             found = await self._host.requests(call.auth, context_id=context_id)
             said = parts.read(message, most_bytes=self.app_context.limits.message_bytes)
             answers = parts.decisions(found.items if chain.pending else (), said)
