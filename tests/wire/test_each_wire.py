@@ -8,8 +8,6 @@ from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
-import anthropic
-import openai
 import pytest
 from tests.wire import fake_anthropic, fake_openai, fake_responses
 from tests.wire.fake_openai import CUT, DONE, HOLD, Answer, chunk
@@ -17,6 +15,7 @@ from tests.wire.three import (
     APIS,
     ASK,
     MODELS,
+    client_of,
     drip,
     failing,
     given_up,
@@ -42,7 +41,6 @@ from looopy.types.request import LLMRequest
 
 KEY = "sk-ant-a-very-secret-key-0123456789"
 VENDORS = {"completions": "OPENAI", "responses": "OPENAI", "anthropic": "ANTHROPIC"}
-CLIENTS = {"OPENAI": openai.AsyncOpenAI, "ANTHROPIC": anthropic.AsyncAnthropic}
 NAMES = {  # of the API and provider in a message, of the model, and of the path
     "completions": ("openai-completions", "openai", "fake", "/v1/chat/completions"),
     "responses": ("openai-responses", "openai", "fake", "/v1/responses"),
@@ -224,8 +222,7 @@ async def test_a_missing_key_names_the_variable(api):
 async def test_the_sdk_of_the_user_is_used_as_it_is(api):
     """A client that was passed in keeps its key and stays open."""
     async with server(api, says(api, "a"), says(api, "b")) as served:
-        make = CLIENTS[VENDORS[api]]
-        client = make(api_key="mine", base_url=served.url, max_retries=0)
+        client = client_of(api, served.url)
         made = provider(api, client=client)
         await play(made)
         await made.aclose()
@@ -285,11 +282,14 @@ async def test_a_server_that_never_closes_is_not_waited_for(api):
 
 
 @APIS
-async def test_a_stalled_answer_is_given_up(api):
-    """Silence within an answer: the idle timeout ends it, and the connection is closed."""
+@pytest.mark.parametrize("by_call", [False, True])
+async def test_a_stalled_answer_is_given_up(api, by_call):
+    """Silence within an answer: the idle timeout ends it, the provider's or that of the call."""
     answer = Answer(pieces=[*half(api), HOLD])
-    async with serving(api, answer, idle_timeout_s=60) as (served, made):
-        last = await given_up(made, "text_delta", 61)
+    own = 600 if by_call else 60
+    async with serving(api, answer, idle_timeout_s=own) as (served, made):
+        more = {"idle_timeout_s": 60} if by_call else {}
+        last = await given_up(made, "text_delta", 61, **more)
         await served.left.wait()
     assert isinstance(last.error, LLMUnavailable)
     assert last.error.retryable
@@ -301,8 +301,8 @@ async def test_a_stalled_answer_is_given_up(api):
 async def test_a_server_that_never_speaks_is_given_up(api):
     """No byte at all: the same timeout, with more patience."""
     answer = Answer(gate=asyncio.Event())
-    async with serving(api, answer, idle_timeout_s=60) as (served, made):
-        last = await given_up(made, served.asked, 181)
+    async with serving(api, answer) as (served, made):
+        last = await given_up(made, served.asked, 181, idle_timeout_s=60)
         await served.left.wait()
     assert isinstance(last.error, LLMUnavailable)
     assert "silent" in str(last.error)
@@ -322,10 +322,10 @@ async def test_a_slow_first_byte_is_waited_for(api):
 
 @APIS
 async def test_a_call_has_a_total_time(api):
-    """A server that keeps talking is cut off at `timeout_s`."""
+    """A server that keeps talking is cut off at `timeout_s`, however patient a call is."""
     answer = Answer(pieces=[*half(api), *itertools.repeat(drip(api), 400), HOLD])
     async with serving(api, answer) as (served, made):
-        last = await given_up(made, served.held, 61, timeout_s=60)
+        last = await given_up(made, served.held, 61, timeout_s=60, idle_timeout_s=600)
         await served.left.wait()
     assert isinstance(last.error, LLMUnavailable)
     assert "time of one call" in str(last.error)
@@ -417,6 +417,7 @@ async def test_a_refused_key_is_not_shown(api, status):
     assert type(error) is LLMError
     assert not error.retryable
     assert KEY not in f"{error} {error!r} {error.facts} {message} {error.__cause__}"
+    assert "Incorrect API key" in str(error)
     assert ("ANTHROPIC_API_KEY" if api == "anthropic" else "check the key") in str(error)
 
 

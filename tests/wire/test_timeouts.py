@@ -1,4 +1,4 @@
-"""Every wait for a model has an end that a call can set, through the real SDK."""
+"""Every wait for a model has an end: the rest of what `test_each_wire.py` tests, with the SDKs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 from tests.loop_time import advance
 from tests.wire.fake_openai import HOLD, Answer
-from tests.wire.three import APIS, given_up, half, last_event, provider, says, serving
+from tests.wire.three import APIS, client_of, half, last_event, provider, says, serving
 
 from looopy import Agent, LoopConfig, RetryPolicy
 from looopy.errors import LLMUnavailable
@@ -32,36 +32,6 @@ async def deaf():
         for writer in held:
             writer.close()
         await asyncio.gather(*(one.wait_closed() for one in held), return_exceptions=True)
-
-
-def client_of(api, url):
-    """A client of the user's own, which waits for ever."""
-    import anthropic
-    import openai
-
-    kind = anthropic.AsyncAnthropic if api == "anthropic" else openai.AsyncOpenAI
-    return kind(api_key="k", base_url=url, max_retries=0, timeout=None)
-
-
-@APIS
-async def test_silence_within_an_answer_ends_a_call(api):
-    """`idle_timeout_s` of the call, not of the provider; what came is kept."""
-    async with serving(api, Answer(pieces=[*half(api), HOLD])) as (server, made):
-        last = await given_up(made, "text_delta", 61, idle_timeout_s=60)
-        await server.left.wait()
-    assert isinstance(last.error, LLMUnavailable)
-    assert last.error.retryable
-    assert "fell silent" in str(last.error)
-    assert last.message.text == "half"
-
-
-@APIS
-async def test_silence_before_an_answer_ends_a_call(api):
-    """With more patience, as a model may think."""
-    async with serving(api, Answer(gate=asyncio.Event())) as (server, made):
-        last = await given_up(made, server.asked, 181, idle_timeout_s=60)
-        await server.left.wait()
-    assert "fell silent" in str(last.error)
 
 
 @APIS
@@ -89,20 +59,11 @@ async def test_a_first_byte_is_no_first_word(api, monkeypatch):
 
 
 @APIS
-async def test_the_total_time_ends_a_call(api):
-    """However patient it is with silence."""
-    async with serving(api, Answer(pieces=[*half(api), HOLD])) as (server, made):
-        last = await given_up(made, "text_delta", 61, timeout_s=60, idle_timeout_s=600)
-        await server.left.wait()
-    assert "time of one call" in str(last.error)
-
-
-@APIS
 @pytest.mark.parametrize("own_client", [False, True])
 async def test_a_connection_that_does_not_come_about_ends_a_call(api, own_client):
     """The call says how long to wait for it, also of a client that was passed in."""
     async with deaf() as url:
-        client = client_of(api, url)
+        client = client_of(api, url, timeout=None)
         given = {"client": client} if own_client else {"base_url": url}
         made = provider(api, connect_timeout_s=600, **given)
         last = await last_event(made, connect_timeout_s=0.05)

@@ -84,6 +84,15 @@ def provider(api: str, model: str = "", **options):
     return OpenAIProvider(model or "fake", api=api, **options)
 
 
+def client_of(api: str, url: str, **options):
+    """The SDK of a user, with the key `mine`."""
+    import anthropic
+    import openai
+
+    kind = anthropic.AsyncAnthropic if api == "anthropic" else openai.AsyncOpenAI
+    return kind(api_key="mine", base_url=url, max_retries=0, **options)
+
+
 @asynccontextmanager
 async def serving(api: str, *answers: Answer, **options):
     """A server with a script, and a provider that talks to it."""
