@@ -3,32 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from tests.agent.history.test_compaction import FAST, shown, talk, too_long
 from tests.agent.kit import Gate, collect
 
-from looopy import Compaction, Hooks, LoopConfig, RetryPolicy
-from looopy.errors import AgentBusy, AgentStateError, ContextOverflow, StoreConflict, ValueRefused
-from looopy.testing import ScriptedProvider, failure, text, tool_call
+from looopy import Compaction, Hooks, LoopConfig
+from looopy.errors import AgentBusy, AgentStateError, StoreConflict, ValueRefused
+from looopy.testing import ScriptedProvider, text, tool_call
 from looopy.types.event import TurnWarning
 from looopy.types.message import AssistantMessage, UserMessage
 from looopy.types.summary import is_summary
-
-FAST = RetryPolicy(base_s=0)
-
-
-def too_long():
-    """What a provider says of a request that its model's window does not hold."""
-    return failure(ContextOverflow("too long", limit_tokens=10))
-
-
-async def talk(agent, *questions):
-    """Turns, one after the other."""
-    for question in questions:
-        await agent.execute_turn(question)
-
-
-def shown(request):
-    """What a request says, message by message."""
-    return [message.text for message in request.messages]
 
 
 def said(messages):
@@ -258,4 +241,3 @@ async def test_without_saving_nothing_is_undone(make_agent):
     agent = await make_agent([], auto_save=False)
     with pytest.raises(AgentStateError, match="auto_save"):
         await agent.undo_compact()
-

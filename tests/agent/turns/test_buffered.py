@@ -358,21 +358,28 @@ async def test_each_turn_is_saved_with_what_it_left_behind(make_agent, stores):
     assert (tuple(state.pending), state.usage) == (second.pending, first.usage + second.usage)
 
 
-@pytest.mark.parametrize("ending", ["shutdown", "pause", "save_state"])
-async def test_whoever_saves_beside_another_waits_for_it(make_agent, stores, ending):
-    """Each turn is stored once, and neither of them loses one."""
-    spy, saving, go_on = SpyStores(stores), asyncio.Event(), asyncio.Event()
-    agent = await make_agent(echo(), stores=spy.stores, auto_save=False)
-    for user in ("a", "b", "c"):
-        await agent.execute_turn(user)
+def stopped_at(spy, method):
+    """Stop the next call of a *method* of the store: set once it is there, and to let it go on."""
+    there, go_on = asyncio.Event(), asyncio.Event()
 
     async def hook(name, _):
-        if name == "claim":
+        if name == method:
             spy.hook = None
-            saving.set()
+            there.set()
             await go_on.wait()
 
     spy.hook = hook
+    return there, go_on
+
+
+@pytest.mark.parametrize("ending", ["shutdown", "pause", "save_state"])
+async def test_whoever_saves_beside_another_waits_for_it(make_agent, stores, ending):
+    """Each turn is stored once, and neither of them loses one."""
+    spy = SpyStores(stores)
+    agent = await make_agent(echo(), stores=spy.stores, auto_save=False)
+    for user in ("a", "b", "c"):
+        await agent.execute_turn(user)
+    saving, go_on = stopped_at(spy, "claim")
     first = asyncio.create_task(agent.save_state())
     await saving.wait()
     second = asyncio.create_task(getattr(agent, ending)())
@@ -388,17 +395,10 @@ async def test_whoever_saves_beside_another_waits_for_it(make_agent, stores, end
 
 async def test_whoever_saves_while_the_agent_shuts_down_is_told(make_agent, stores):
     """All is stored by then; there is nobody left whose metadata could be saved."""
-    spy, saving, go_on = SpyStores(stores), asyncio.Event(), asyncio.Event()
+    spy = SpyStores(stores)
     agent = await make_agent(echo(), stores=spy.stores, auto_save=False)
     await agent.execute_turn("a")
-
-    async def hook(name, _):
-        if name == "claim":
-            spy.hook = None
-            saving.set()
-            await go_on.wait()
-
-    spy.hook = hook
+    saving, go_on = stopped_at(spy, "claim")
     leaving = asyncio.create_task(agent.shutdown())
     await saving.wait()
     late = asyncio.create_task(agent.save_state({"k": 1}))
@@ -412,18 +412,11 @@ async def test_whoever_saves_while_the_agent_shuts_down_is_told(make_agent, stor
 
 async def test_clearing_waits_for_whoever_saves(make_agent, stores):
     """What was being saved is stored whole, and then hidden."""
-    spy, saving, go_on = SpyStores(stores), asyncio.Event(), asyncio.Event()
+    spy = SpyStores(stores)
     agent = await make_agent(echo(), stores=spy.stores, auto_save=False)
     for user in ("a", "b"):
         await agent.execute_turn(user)
-
-    async def hook(name, _):
-        if name == "commit":
-            spy.hook = None
-            saving.set()
-            await go_on.wait()
-
-    spy.hook = hook
+    saving, go_on = stopped_at(spy, "commit")
     first = asyncio.create_task(agent.save_state())
     await saving.wait()
     second = asyncio.create_task(agent.clear())
