@@ -43,7 +43,7 @@ MUTANTS = [
         "wrong-type-of-a-model",
         "what a model answers is stored as it came",
         "looopy.types.message_check:mended_answer",
-        "if _is_plain_answer(answer):",
+        "if type(answer) is AssistantMessage and is_plain_message(answer):",
         "if isinstance(answer, AssistantMessage):",
         f"{_TYPES}::test_what_a_model_means_is_kept_where_its_type_is_wrong",
     ),
@@ -1035,9 +1035,9 @@ MUTANTS = [
     mutant(
         "nul-passes-in-messages",
         "a message that was put together at once is kept by one database and refused by another",
-        "looopy.stores.rows.writing:_is_kept",
-        'if len(text) > MAX_BODY_BYTES or "\\\\u0000" in text:',
-        "if len(text) > MAX_BODY_BYTES:",
+        "looopy.stores.rows.writing:_at_once",
+        r'return None if b"\\u0000" in text or len(text) > MAX_BODY_BYTES else text.decode()',
+        "return None if len(text) > MAX_BODY_BYTES else text.decode()",
         "tests/unit/stores/rows/test_writing.py::test_the_edges_are_those_of_the_general_way",
     ),
     # --- searching ---

@@ -68,9 +68,9 @@ MUTANTS = [
     mutant(
         "redaction-forgotten",
         "a thought that the provider withheld comes back as another kind, and is refused",
-        "looopy.stores.rows.writing:_thinking",
-        """hidden = ',"redacted":true'""",
-        "pass",
+        "looopy.types.message_fields",
+        """"redacted": _ours(_FLAG, default=False),""",
+        "",
         f"{_AGENT}::test_thoughts_survive_a_restart_byte_for_byte",
     ),
     mutant(

@@ -10,10 +10,11 @@ these names from `looopy`, `looopy.llm` and `looopy.auth`.
   questions to a person), `approval` (answers to them), `result` (how a turn ended), `request` (what
   goes to a model, and its stream events).
 - A turn's input: `context` (identity, credentials, cancelling), `auth`, `config` (limits, hooks).
-- Rules: `storable` (may this value be stored), `message_check` (type of each field, repair of
-  foreign values), `message_json` (messages to JSON and back), `constructors` (fast ones of
-  dataclasses), `arguments` (of a tool call, as a model wrote them), `declared` (optional attributes
-  of others' classes, and misspelt ones).
+- Rules: `storable` (may this value be stored), `message_fields` (the one table of what a message
+  has, field by field), `message_check` (refuses callers' messages by it, repairs foreign ones),
+  `message_json` (messages to JSON and back by it), `constructors` (fast ones of dataclasses),
+  `arguments` (of a tool call, as a model wrote them), `declared` (optional attributes of others'
+  classes, and misspelt ones).
 - `lazy`: how a package loads its names on first use.
 
 Read `message`, `event`, `context`, `config`, `storable`.

@@ -8,6 +8,10 @@ makes an event for each delta, and a history is read by the ten thousand message
 is filled, and turns that into one of the class before anybody sees it. `amended` copies one so, and
 `quick` lets the class itself fill its instances like that.
 
+The functions are compiled from text, with `exec`, as those of `dataclasses` are: a function that
+looped over fields would be slower than the usual constructor. They are made of the names of fields
+and of nothing else.
+
 `suggesting` is for the classes that people call with many options.
 """
 

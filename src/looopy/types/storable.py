@@ -85,7 +85,7 @@ def dump(value: Any, path: str = "") -> str:
     """
     if type(value) is dict and not value:  # as most values beside a turn
         return "{}"
-    if not _is_plain(value, 1):
+    if not is_plain(value, 1):
         _check(value, path, 1)
     text = _encode(value)
     # A character is at most 4 bytes, so most values need no second encoding to be measured.
@@ -129,7 +129,7 @@ def check(value: Any, path: str = "") -> None:
     """
     if type(value) is dict and not value:
         return
-    if not _is_plain(value, 1):
+    if not is_plain(value, 1):
         _check(value, path, 1)
     if _most_bytes(value) > MAX_BODY_BYTES < _most_bytes(value, _text_bytes):
         dump(value, path)
@@ -158,15 +158,6 @@ def _most_bytes(value: Any, of_text: Callable[[str], int] = _bound) -> int:
     if isinstance(value, (list, tuple)):
         return 3 + sum(_most_bytes(item, of_text) for item in value)
     return 32
-
-
-def dump_plain(value: Any, depth: int) -> str | None:
-    """
-    The JSON of *value*, *depth* levels deep in a stored value; `None` if `dump` has to decide.
-
-    Its length is not checked.
-    """
-    return _encode(value) if _is_plain(value, depth) else None
 
 
 def check_text(value: str, path: str) -> None:
@@ -285,9 +276,11 @@ def check_limit(limit: object, *, optional: bool = True) -> None:
         raise _refused("/limit", "a limit is a whole number from 0")
 
 
-def _is_plain(value: Any, depth: int) -> bool:
+def is_plain(value: Any, depth: int) -> bool:
     """
     True if *value* can certainly be stored, decided quickly; false if it needs a closer check.
+
+    Its length is not checked. It lies *depth* levels deep in a stored value.
 
     Nearly all stored values are valid and made of Python's own types, so this names no place and
     builds no path. It must never be true of a value that `_check` would refuse.
@@ -305,14 +298,14 @@ def _is_plain(value: Any, depth: int) -> bool:
             if type(item) is str and item.isascii():
                 if "\0" in item:
                     return False
-            elif not _is_plain(item, depth + 1):
+            elif not is_plain(item, depth + 1):
                 return False
         return True
     if kind is list or kind is tuple:
         if depth > MAX_DEPTH:
             return False
         for item in value:  # noqa: SIM110 - `all` would make a generator
-            if not _is_plain(item, depth + 1):
+            if not is_plain(item, depth + 1):
                 return False
         return True
     if kind is int:
@@ -426,7 +419,7 @@ def repair_json(value: Any, depth: int = 1) -> Any:
 
     Returns *value* itself if it needs no repair.
     """
-    if _is_plain(value, depth):
+    if is_plain(value, depth):
         return value
     try:
         _check(value, "", depth)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 
 import pytest
 
@@ -18,6 +19,7 @@ from looopy.types.message import (
     UserMessage,
 )
 from looopy.types.message_check import check_message, mended_message
+from looopy.types.message_fields import FIELDS, default_of
 
 PDF = "JVBERi0="
 URL = "https://example.test/offer.pdf"
@@ -74,3 +76,13 @@ def test_a_row_of_an_older_version_is_the_same_image():
     row = {"role": "user", "content": [{"type": "image", "data": "aGk=", "mime_type": "image/gif"}]}
     read = read_message(json.dumps({**row, "timestamp": 1}), position=1)
     assert read == UserMessage([ImageContent("aGk=", mime_type="image/gif")], timestamp=1)
+
+
+@pytest.mark.parametrize("kind", FIELDS, ids=lambda kind: kind.__name__)
+def test_table_of_fields_has_each_field_with_its_default(kind):
+    """A field without a line would be neither checked nor stored."""
+    assert FIELDS[kind].keys() == {one.name for one in fields(kind)}
+    for name, field in FIELDS[kind].items():
+        if field.left_out != "never" and name != "cost":  # a cost that is not said is zero
+            assert field.default == default_of(kind, name)
+            assert type(field.default) is type(default_of(kind, name))

@@ -266,7 +266,7 @@ def test_the_quick_look_lets_nothing_pass_that_the_close_one_refuses(value):
     if error is None:
         assert dump(value) == _SLOW(value)
     else:
-        assert not gate._is_plain(value, 1)
+        assert not gate.is_plain(value, 1)
         assert _refusal(lambda: dump(value)) == error
 
 
@@ -283,26 +283,26 @@ def test_a_quick_look_finds_what_is_refused_wherever_it_stands(value):
     """Alone, as a member and in a list; but for its length, which is measured once written."""
     fits = isinstance(value, str) and len(value) > MAX_DEPTH
     for place in (value, {"a": value}, [value], (value,), {"a": {"b": [value]}}):
-        assert gate._is_plain(place, 1) is fits
+        assert gate.is_plain(place, 1) is fits
 
 
 @pytest.mark.parametrize("value", [range(2), enum.IntEnum("Two", "a b").a, {1: 2}.keys()])
 def test_a_quick_look_knows_no_types_but_pythons_own(value):
     """Whatever else JSON may take is looked at closely."""
-    assert not gate._is_plain(value, 1)
+    assert not gate.is_plain(value, 1)
 
 
 @pytest.mark.parametrize("text", ["x\0y", "\0", "\ud800"])
 def test_a_short_text_is_looked_at_in_a_member_too(text):
     """The usual place of a text, which has a way of its own."""
-    assert not gate._is_plain({"a": text}, 1)
-    assert not gate._is_plain({text: "a"}, 1)
+    assert not gate.is_plain({"a": text}, 1)
+    assert not gate.is_plain({text: "a"}, 1)
 
 
 @pytest.mark.parametrize("value", KEPT.values(), ids=KEPT.keys())
 def test_a_quick_look_is_enough_for_what_is_usual(value):
     """All of these but the odd one: a key that is not ASCII is looked at closely."""
-    assert gate._is_plain(value, 1) is (value != KEPT["an odd key"])
+    assert gate.is_plain(value, 1) is (value != KEPT["an odd key"])
 
 
 @pytest.mark.parametrize(

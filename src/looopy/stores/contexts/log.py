@@ -183,10 +183,9 @@ RecordRow: TypeAlias = tuple[int, int, int, int, str]
 
 async def read_records(found: Sequence[R], as_row: Callable[[R], RecordRow]) -> list[MessageRecord]:
     """Messages with their places; *as_row* is called where they are decoded."""
-    words: dict[str, str] = {}
 
     def part(start: int) -> list[MessageRecord]:
-        return decode_records([as_row(one) for one in found[start : start + _CHUNK]], words)
+        return decode_records([as_row(one) for one in found[start : start + _CHUNK]])
 
     parts = map(part, range(0, len(found), _CHUNK))
     return await off_loop(parts, little=is_little(len(found), (as_row(one)[4] for one in found)))

@@ -31,7 +31,7 @@ from looopy.stores.records import (
 )
 from looopy.stores.rows.meta import Facts, decode_meta, encode_meta, from_us, to_us
 from looopy.stores.rows.reading import DAMAGED, read_message
-from looopy.stores.rows.writing import message_text, quoted, usage_text
+from looopy.stores.rows.writing import message_text, usage_text
 from looopy.types.artifact import Artifact, ArtifactKind
 from looopy.types.auth import AuthRequest
 from looopy.types.event import (
@@ -175,7 +175,7 @@ def encode(events: Sequence[AgentEvent]) -> Rows:
             raise ValueError(f"{event.type} is not durable: it cannot be committed")
         elif isinstance(event, ToolExecutionStart):
             # Its name and arguments are in the assistant's message.
-            body = f'{{"tool_call_id":{quoted(event.tool_call_id, "/tool_call_id")}}}'
+            body = f'{{"tool_call_id":{dump(event.tool_call_id, "/tool_call_id")}}}'
             if event.edited:  # these are in no message
                 body = start_body(event.tool_call_id, event.args)
             others.append(EventRow(i, event.iteration, event.type, created, body, assistant))

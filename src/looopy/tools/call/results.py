@@ -31,7 +31,8 @@ from looopy.types.message import (
     UserBlock,
     url_of,
 )
-from looopy.types.message_check import Lost, as_flag, mended_shown
+from looopy.types.message_check import Lost, mended_shown
+from looopy.types.message_fields import as_flag
 from looopy.types.message_json import message_to_json
 from looopy.types.storable import SURELY_SHORT, check, dump, is_media_type, repair, repair_json
 

@@ -9,6 +9,7 @@ from unittest import mock
 import pytest
 from tests.unit.stores.rows.golden import make, values
 
+ODD = {name for _, name, _ in make.odd()}
 KEPT = [json.loads(line) for line in make.PATH.read_text(encoding="utf-8").splitlines()]
 
 
@@ -27,12 +28,19 @@ def test_kept_rows_read_equal(kind):
     assert {key: make.READERS[kind](key[1]) for key in kept} == kept
 
 
+def same(text):
+    """The text of equal JSON, with its members in the same order: a row is a part of some texts."""
+    data = json.loads(text)
+    if isinstance(data, list):
+        data = [same(one) if str(one)[:1] in ("{", "[") else one for one in data]
+    return json.dumps(data)
+
+
 def test_values_are_written_as_the_kept_rows():
-    """Letter for letter: a row that is written again is the same row."""
-    texts = {(kind, name): text for kind, name, text, _ in KEPT}
-    written = {(kind, name): text for kind, name, text in make.written()}
-    assert written == {key: texts[key] for key in written}
-    assert texts.keys() == written.keys() | {(kind, name) for kind, name, _ in make.odd()}
+    """Member for member; only a number may be spelled in another way, such as 1e-7 and 1e-07."""
+    texts = {(kind, name): same(text) for kind, name, text, _ in KEPT if name not in ODD}
+    written = {(kind, name): same(text) for kind, name, text in make.written()}
+    assert written == texts
 
 
 def test_each_field_is_in_a_kept_row():

@@ -69,7 +69,7 @@ SHA = "ab" * 32
 
 CALL = ToolCall("call_1", "look", JSON, thought_signature="t", invalid_arguments=None)
 BROKEN = ToolCall("call_2", "look", {}, invalid_arguments='{"n": ')
-COST = Cost(input=0.1, output=2, cache_read=1e-7, cache_write=0.25, total=2.3500001)
+COST = Cost(input=0.1, output=2.0, cache_read=1e-7, cache_write=0.25, total=2.3500001)
 USAGE = Usage(
     input=10, output=5, cache_read=3, cache_write=2, total_tokens=21, reasoning=4, cost=COST
 )
@@ -132,6 +132,7 @@ MESSAGES = {
         f"assistant, {name}": AssistantMessage("x", usage=usage, timestamp=8)
         for name, usage in {
             "no price": Usage(input=1, output=1),
+            "a whole price": Usage(input=1, cost=Cost(total=2)),
             "a price of zero": Usage(input=1, cost=Cost()),
             "a part of the price": Usage(input=1, cost=Cost(total=0.5, complete=False)),
             "no part of the price": Usage(input=1, cost=Cost(complete=False)),
