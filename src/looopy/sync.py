@@ -131,6 +131,8 @@ class _LoopThread:
             raise
         except CancelledError:
             raise AgentStateError(_ENDED) from None
+        finally:
+            del future  # it holds the exception, whose traceback holds this frame
 
     def _check_may_block(self) -> None:
         """
@@ -329,9 +331,12 @@ class Agent:
                 async for event in stream:
                     arrived.put(event)
             except Exception as exc:  # noqa: BLE001 - raised again in the caller's thread
-                if not begun.done():
+                # The traceback holds this frame, which then holds the exception no more.
+                if begun.done():
+                    arrived.put(exc)
+                else:
                     begun.set_exception(exc)
-                arrived.put(exc)
+                del begun
             except BaseException:  # the caller must not wait for ever
                 arrived.put(AgentStateError(_ENDED))
                 raise
@@ -342,7 +347,10 @@ class Agent:
             loop = asyncio.get_running_loop()
             begun: asyncio.Future[TurnStream] = loop.create_future()
             pumping = loop.create_task(pump(begun), name="looopy stream")
-            return await begun, pumping
+            try:
+                return await begun, pumping
+            finally:
+                del begun, pumping
 
         return self._events(*_thread.call(begin()), arrived)
 
@@ -358,6 +366,7 @@ class Agent:
             self._stop(stream)
             raise
         finally:
+            item = None  # the traceback of an error holds this frame
             loop = pumping.get_loop()
             if not loop.is_closed():  # at exit it may be closed
                 loop.call_soon_threadsafe(pumping.cancel)

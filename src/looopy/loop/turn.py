@@ -161,8 +161,17 @@ def _break_off(turn: Turn, exc: BaseException) -> BaseException | None:
     turn.log_failure("an exception ends the turn", exc)
     said = error or exc
     ours = said if isinstance(said, LooopyError) else LooopyError(str(said) or repr(said))
-    turn.progress.end(StopReason.ERROR, ours)
+    turn.progress.end(StopReason.ERROR, _bare(ours))
     return exc if error is None else None
+
+
+def _bare(error: LooopyError) -> LooopyError:
+    """Take the tracebacks off an error that was logged: their frames hold the turn, and its end."""
+    one: BaseException | None = error
+    while one is not None:
+        one.__traceback__ = None
+        one = one.__cause__ or one.__context__
+    return error
 
 
 def _stop_early(turn: Turn, reason: str) -> None:

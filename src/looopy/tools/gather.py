@@ -208,4 +208,7 @@ async def _tools_of(
         failure = foreign(error)
         if failure is None:
             raise
-        raise failure from error
+        try:
+            raise failure from error
+        finally:
+            del failure  # its traceback holds this frame

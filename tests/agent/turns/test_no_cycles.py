@@ -5,9 +5,16 @@ import gc
 import logging
 
 import pytest
+from starlette.requests import Request
 
-from looopy import Agent, AuthContext, ToolContext, open_stores, tool
+from looopy import Agent, AuthContext, LoopConfig, ToolContext, open_stores, sync, tool
+from looopy.errors import LooopyError, StorageFull, ValueRefused
+from looopy.server.gate.body import read_json
+from looopy.server.gate.limits import Limits
+from looopy.server.problems import Problem
 from looopy.testing import ScriptedProvider, text, tool_call
+from looopy.testing.contracts.turns import user
+from looopy.tools.gather import gather_tools
 
 _TURNS = 100
 
@@ -104,3 +111,128 @@ async def test_an_error_of_a_turn_leaves_no_reference_cycle(caplog, script, used
                 assert (await agent.execute_turn("hi", auth)).outcome == outcome
 
             assert await left_by(turn) < _TURNS
+
+
+@tool
+async def wait(key: str) -> str:
+    """Wait for the end of the turn."""
+    await asyncio.Event().wait()
+    return key
+
+
+class Prompting:
+    """A source whose prompts fail."""
+
+    async def list_tools(self):
+        return []
+
+    async def call_tool(self, name, arguments, context):
+        raise NotImplementedError
+
+    async def system_prompts(self, context):
+        raise ValueError(context.context_id)
+
+
+def once(request):
+    """A call of the tool that waits."""
+    return tool_call("wait", key="a")
+
+
+@pytest.mark.parametrize("end", ["cancelled", "deadline", "prompts"])
+async def test_a_turn_that_is_broken_off_leaves_no_reference_cycle(caplog, end):
+    """By its caller or its time while a tool runs, or by prompts that fail."""
+    caplog.set_level(logging.CRITICAL, "looopy")
+    config = LoopConfig(turn_timeout_s=0.001 if end == "deadline" else 60)
+    tools = [Prompting()] if end == "prompts" else [wait]
+    async with open_stores("memory:") as stores:
+        agent = Agent(
+            "ada",
+            llm_provider=ScriptedProvider(once),
+            tools=tools,
+            stores=stores,
+            loop_config=config,
+        )
+        async with agent:
+
+            async def turn():
+                auth = AuthContext("ada", credentials={"key": "s3cret-key"})
+                stream = agent.execute_turn("hi", auth)
+                async for event in stream:
+                    if event.type == "tool_execution_start" and end == "cancelled":
+                        stream.cancel()
+                assert (await stream).outcome == ("cancelled" if end == "cancelled" else "failed")
+
+            assert await left_by(turn) < _TURNS
+
+
+async def test_a_source_that_fails_leaves_no_reference_cycle():
+    """Its error passes through the frames that gather the tools."""
+
+    class Failing(Prompting):
+        async def list_tools(self):
+            raise GeneratorExit("no tools")
+
+    async def gather():
+        with pytest.raises(LooopyError, match="no tools"):
+            await gather_tools([Failing()])
+
+    assert await left_by(gather) < _TURNS
+
+
+@pytest.mark.parametrize("url", ["memory:", "sqlite"])
+async def test_an_erasure_that_fails_leaves_no_reference_cycle(tmp_path, monkeypatch, url):
+    """Several contexts are erased at once; the error of one is raised after the others."""
+    where = url if url == "memory:" else f"sqlite:///{tmp_path / 'x.db'}"
+    async with open_stores(where) as stores:
+        await stores.messages.append("c", [user("hi")])
+
+        async def full(context_id, terms):
+            raise StorageFull("full")
+
+        monkeypatch.setattr(stores.contexts, "erase_rows", full)
+
+        async def erase():
+            with pytest.raises(StorageFull):
+                await stores.contexts.erase("c")
+
+        assert await left_by(erase) < _TURNS
+
+
+@pytest.mark.parametrize("body", [b"{", b"\xff", b'{"a": "\\u0000"}', b'{"a":' * 200, None])
+async def test_a_refused_body_leaves_no_reference_cycle(body):
+    """Invalid JSON, bytes or values, too many levels, or a client that left."""
+    headers = [(b"content-type", b"application/json")]
+
+    async def receive():
+        if body is None:
+            return {"type": "http.disconnect"}
+        return {"type": "http.request", "body": body}
+
+    async def read():
+        with pytest.raises(Problem):
+            await read_json(Request({"type": "http", "headers": headers}, receive), Limits())
+
+    assert await left_by(read) < _TURNS
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_refused_turn_of_the_blocking_api_leaves_no_reference_cycle(streamed):
+    """The error passes from the thread of the event loop to the caller's."""
+    model = ScriptedProvider(lambda _: text("b"), repeat=True)
+    with sync.Agent("ada", llm_provider=model, stores="memory:") as agent:
+
+        def turn():
+            begin = agent.stream_turn if streamed else agent.execute_turn
+            with pytest.raises(ValueRefused):
+                list(begin("hi", metadata={1: 2}))
+
+        for _ in range(3):
+            turn()
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(_TURNS):
+                turn()
+            assert gc.collect() < _TURNS
+        finally:
+            gc.enable()

@@ -574,7 +574,10 @@ class _Work:
         self._counts["blobs"] += removed
         for (name, its), answer in zip(wanted, answers, strict=True):
             if isinstance(answer, BaseException):
-                raise answer
+                try:
+                    raise answer
+                finally:
+                    del answer, answers  # its traceback holds this frame
             # Its turn has begun a call since it was read. Nobody forces a context to be too old.
             if answer is not None and answer.inner and its.touched is None:
                 inner = [(one, Terms(None, its.force, outer=name)) for one in answer.inner]

@@ -100,10 +100,9 @@ async def run_call(
         why = error_text(error)
         allowed = tool is not None and may_call_again(tool)
         answer = failure(why if tool is None else call_again(tool, why, allowed=allowed))
-    except asyncio.CancelledError:
-        task = asyncio.current_task()
-        if task is None or task.cancelling():
-            raise
+    except asyncio.CancelledError as stopped:
+        if _is_cancelled():
+            raise stopped.with_traceback(None)  # noqa: B904 - as below
         # This call was not cancelled: a task that the tool awaited was cancelled from elsewhere.
         answer = failure("The tool failed: something that it waited for was cancelled.")
     except NeedsInput as asks:
@@ -130,6 +129,11 @@ async def run_call(
 
         blocks = await shown_and_kept(blocks, limit, context)
     return _result(tool, call, Answer(blocks, redactor.value(answer.details), answer.is_error))
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is None or bool(task.cancelling())
 
 
 def _log_exception(call: ToolCall, context: ToolContext, error: BaseException) -> None:
