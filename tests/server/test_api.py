@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 import httpx
 import pytest
+from tests.going_back import GoingBack
 
 from looopy import Agent, open_stores, tool
 from looopy.errors import StoreUnavailable
@@ -288,3 +289,28 @@ VERBS = [
     ("POST", "/rewind", {"to": 1}),
     ("POST", "/compact", {}),
 ]
+
+
+@pytest.mark.parametrize("accept", ["application/json", "text/event-stream"])
+async def test_a_turn_that_the_store_has_lost_is_reported_once(tmp_path, accept):
+    """With 409 `commits_lost`; sent again, the message gets the number of the lost turn."""
+    url = f"sqlite:///{tmp_path / 'api.db'}"
+    async with serving(url=url) as (client, _):
+
+        async def say(message, accept="text/event-stream"):
+            headers = {"Accept": accept}
+            return await client.post(
+                "/contexts/c/turns", json={"message": message}, headers=headers
+            )
+
+        past = GoingBack(url)
+        await say("one")
+        past.keep()
+        await say("lost")
+        past.go_back()
+        answer = await say("again", accept)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (409, "commits_lost")
+        assert (await say("again")).status_code == 200
+        items = (await client.get("/contexts/c/messages")).json()["items"]
+        said = [one["message"]["content"] for one in items if one["message"]["role"] == "user"]
+        assert said == ["one", "again"]

@@ -609,6 +609,7 @@ class Known:
             )
         except StoreConflict:
             found = await store.load(self.context_id)
+            self.lost |= self._went_back(found)
             if record is not None and found is not None:
                 self.remember(
                     now=found.last_activity, version=found.version, metadata=found.metadata
