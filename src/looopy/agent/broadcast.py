@@ -142,8 +142,9 @@ class Broadcast:
 
     def watched(self) -> bool:
         """True if somebody sees the events that are not kept."""
-        told = self.subscribers is not None and self.subscribers.present
-        return told or bool(self._readers or self._observers)
+        if self._readers or self._observers:
+            return True
+        return self.subscribers is not None and self.subscribers.present
 
     def accept(self, turn: int) -> None:
         """Announce that the turn's claim is committed."""

@@ -442,6 +442,12 @@ class Deltas:
         last = _made(_DELTA_OF[event.type], block, redactor.text(held), ended.partial)
         return last, ended
 
+    def skip(self, event: StreamEvent) -> None:
+        """Pass over an event that nobody sees: it may begin a secret that a later one ends."""
+        held = self._held.pop(event.content_index, "") if self._held else ""
+        if event.type.endswith("_delta") and (rest := self._redactor.split(held + event.delta)[1]):
+            self._held[event.content_index] = rest
+
     def _changed(self, event: StreamEvent, delta: str) -> StreamEvent:
         """*event* with other text."""
         if event.partial is not self._partial:

@@ -259,9 +259,14 @@ def _shown(
     given: Given, pieces: Sequence[StreamEvent], deltas: Deltas | None
 ) -> Sequence[StreamEvent]:
     """*pieces* without secrets; none if nobody would see them."""
-    if deltas is not None:  # also unseen: a later piece may end a secret
-        pieces = list(chain.from_iterable(map(deltas, pieces)))
-    return pieces if given.watched is None or given.watched() else ()
+    seen = given.watched is None or given.watched()
+    if deltas is None:
+        return pieces if seen else ()
+    if seen:
+        return list(chain.from_iterable(map(deltas, pieces)))
+    for piece in pieces:
+        deltas.skip(piece)
+    return ()
 
 
 def _raised(turn: Turn, exc: Exception, attempt: _Attempt, *, begun: bool) -> StreamEvent:
