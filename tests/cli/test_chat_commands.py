@@ -2,10 +2,12 @@
 
 import pytest
 
-from looopy import open_stores
-from looopy.cli.slash_commands import Command, Leave, Stored, Switch, command_in, run_command
-from looopy.sync import Agent
+from looopy import Agent, open_stores
+from looopy.cli.conversations.background import Background
+from looopy.cli.conversations.database import AgentConversations
+from looopy.cli.slash_commands import Command, Leave, Others, Switch, command_in, run_command
 from looopy.testing import ScriptedProvider, text
+from looopy.types.event import TurnEnd
 
 
 class Shown:
@@ -39,33 +41,45 @@ def test_a_line_is_a_command_or_a_message(line, by_hand, command):
 
 def test_commands_lead_to_other_conversations(tmp_path):
     """A name that is taken, unknown or unusable leaves the chat where it is."""
-    place = f"sqlite:///{tmp_path}/chat.db"
+    url = f"sqlite:///{tmp_path}/chat.db"
     shown = Shown()
-
-    def run(line, agent):
-        return run_command(command_in(line, by_hand=True), Stored(agent, place), shown)
-
     script = ScriptedProvider([text("One.")])
-    with Agent("first", llm_provider=script, stores=place) as agent:
-        assert run("/fork", agent) is None
+
+    def make(context_id, stores):
+        return Agent(context_id, llm_provider=script, stores=stores)
+
+    with Background() as background:
+
+        def call(work):
+            return background.start(work).result()
+
+        def run(line):
+            others = Others("first", place, call)
+            return run_command(command_in(line, by_hand=True), others, shown)
+
+        place = call(AgentConversations.open(url, make))
+        assert run("/fork") is None
         assert "no message yet" in shown.errors.pop()
-        agent.execute_turn("hello")
-        assert run("/fork copy", agent) == Switch("copy")
-        assert run("/fork copy", agent) is None
-        assert run("/new copy", agent) is None
-        assert run("/open nowhere", agent) is None
-        assert run("/open", agent) is None
-        assert run("/new a b", agent) is None
+        call(place.begin_turn("first", "hello"))
+        background.follow(place, "first", 0)
+        while not isinstance(background.take(), TurnEnd):
+            pass
+        assert run("/fork copy") == Switch("copy")
+        assert run("/fork copy") is None
+        assert run("/new copy") is None
+        assert run("/open nowhere") is None
+        assert run("/open") is None
+        assert run("/new a b") is None
         assert len(shown.errors) == 5
-        assert run("/open copy", agent) == Switch("copy")
-        assert run("/new other", agent) == Switch("other")
-        named = run("/new", agent).context_id
-        assert named.startswith("first-")
-        assert run("/list", agent) is None
+        assert run("/open copy") == Switch("copy")
+        assert run("/new other") == Switch("other")
+        assert run("/new").context_id.startswith("first-")
+        assert run("/list") is None
         assert [line.split()[0] for line in shown.notices] == ["copy", "first"]
-        assert run("/nwe", agent) is None
+        assert run("/nwe") is None
         assert "no command /nwe" in shown.notices[2]
-        assert run("/exit", agent) == Leave()
+        assert run("/exit") == Leave()
+        call(place.aclose())
     assert script.requests
 
 

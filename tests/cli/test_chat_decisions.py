@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
 
-from looopy import AgentState, AgentStatus, Approve, Deny, PendingKind, PendingRequest
-from looopy.cli.chat import Conversation
+from looopy import Approve, Deny, PendingKind, PendingRequest
+from looopy.cli.chat import Talk
+from looopy.cli.conversations.background import Background
+from looopy.types.event import TurnEnd
+from looopy.types.message import StopReason
+from looopy.types.state import Outcome, pending_to_json
 
 ASKED = PendingRequest(
     request_id="r1",
@@ -48,30 +53,54 @@ class Terminal:
 
     error = notice
 
+    def fresh_line(self):
+        """Lines are always fresh here."""
+
 
 class Talker:
-    """An agent that waits for one answer, and then for nothing."""
+    """A place whose one conversation waits for one answer, and then for nothing."""
+
+    whose, where = "", "in a test"
 
     def __init__(self, *pending):
         self.said = []
-        self.state = AgentState(
-            status=AgentStatus.WAITING if pending else AgentStatus.READY, pending=pending
-        )
+        self.pending = [pending_to_json(one) for one in pending]
+        self.news = asyncio.Queue()
 
-    def stream_turn(self, text, inputs=None):
-        """Remember the turn."""
-        self.said.append((text, inputs))
-        self.state = AgentState(status=AgentStatus.READY)
+    async def context(self, _context_id):
+        """The conversation, with a durable event for each turn."""
+        none = dict.fromkeys(("interrupted_turn", "waits_for", "needs_auth", "error"))
+        last = {"turn_count": len(self.said), "last_seq": len(self.said)}
+        return {"status": "ready", "pending": self.pending, **none, **last}
+
+    async def newest_messages(self, _context_id, _limit):
+        """There are none."""
         return []
 
-    def cancel(self):
-        """Do nothing."""
+    async def begin_turn(self, _context_id, text=None, *, inputs=None, idempotency_key=None):
+        """Remember the turn, which ends at once."""
+        self.said.append((text, inputs))
+        self.pending = []
+        turn = len(self.said)
+        place = {"context_id": "c", "turn": turn, "seq": turn}
+        end = TurnEnd(outcome=Outcome.COMPLETED, stop_reason=StopReason.STOP, **place)
+        self.news.put_nowait(end)
+        return turn
+
+    async def events(self, _context_id, after=None):
+        """The ends of turns."""
+        while True:
+            yield await self.news.get()
 
 
-def converse(agent, *typed):
-    """Type these lines into a chat with the agent, until its end."""
+def converse(place, *typed):
+    """Type these lines into a chat with the place, until its end."""
     terminal = Terminal(*typed)
-    Conversation(agent, "memory:", terminal, None).converse(failure=None, go_on=False)
+    with Background() as background:
+        talk = Talk(background, place, terminal, "c", as_json=False)
+        talk.open(with_past=True)
+        talk.converse(go_on=False)
+        background.leave()
     return terminal.shown
 
 
@@ -91,14 +120,14 @@ def test_a_reason_or_other_arguments_may_follow(typed, decision):
     agent = Talker(ASKED)
     shown = converse(agent, *typed)
     assert agent.said == [(None, {"r1": decision})]
-    assert ("no JSON" in str(shown)) is (len(typed) > 1)
+    assert ("invalid JSON" in str(shown)) is (len(typed) > 1)
     assert ("/inputs/r1/args/cents" in str(shown) or "args/cents" in str(shown)) is (len(typed) > 1)
 
 
 def test_an_expired_request_is_settled_without_a_question():
     """The turn tells the model."""
     agent = Talker(replace(ASKED, expires_at=datetime(2026, 1, 1, tzinfo=UTC)))
-    assert "Nobody allowed pay in time." in converse(agent, "hello")
+    assert "pay was not allowed in time." in converse(agent, "hello")
     assert agent.said == [(None, {}), ("hello", None)]
 
 

@@ -274,6 +274,25 @@ async def test_history_is_shown_and_an_interrupted_turn_continued(looopy):
     await _leave(session)
 
 
+async def test_two_terminals_on_a_database_show_each_others_turns(looopy):
+    """Each message and its answer, once; then both write into one conversation."""
+    one, other = [await looopy.at_terminal("chat", "trip") for _ in range(2)]
+    for session in (one, other):
+        await session.see("> ")
+    one.press("hello\r")
+    await one.see("You said: hello\n")
+    await other.see("> hello\n")
+    await other.see("You said: hello\n")
+    other.press("again\r")
+    await other.see("You said: again\n")
+    await one.see("> again\n")
+    await one.see("You said: again\n")
+    for session in (one, other):
+        await session.see("> ")
+        await _leave(session)
+    assert (await looopy("contexts", "list")).out.startswith("trip  ready  2 turns")
+
+
 UNSEEN = """
 from looopy.stores import owner
 
@@ -291,7 +310,7 @@ async def test_a_turn_whose_process_cannot_be_seen_is_waited_for(looopy):
     await _killed_in_a_wait(looopy, 1)
     session = await looopy.at_terminal("chat")
     await session.see("Turn 2 of this conversation runs in another process")
-    await session.see("seconds ...")
+    await session.see("[turn 2 was interrupted]")
     await session.see("Turn 2 was interrupted.")
     await session.see("Continue it? [Y/n] ")
     session.press("y\r")

@@ -7,7 +7,7 @@ controls the terminal. The room may import every room; no other room imports it.
 - `options`: the commands as a table. `parser`: reads arguments by it. `completion`: completes them.
 - `main`: runs a command; exit status. `__main__` is for `python -m looopy.cli`.
 - `conversations/`: the port of the commands, for a database and for a server.
-- `chat`: a conversation in the terminal; `server_chat`: one on a server, shown by `event_view`.
+- `chat`: a conversation in the terminal; `event_view` shows its events.
 - For a chat: `slash_commands`, such as /new; the question about a call that waits, in `approvals`;
   the harmless `builtin_tools`; `parent_watch`, which ends a chat whose parent process is gone.
 - `contexts`: list, show, search and fork conversations. `erasure`: erase them. `archives`: export

@@ -29,7 +29,7 @@ def acp(*, factory: str, url: str | None, actor: str | None, offer_allow: bool =
     Args:
         factory: `MODULE:FACTORY` or `file.py:FACTORY`.
         url: The database, or `None` for the one in the data folder.
-        actor: Whom all turns act for; `None`: nobody in particular.
+        actor: The actor of every turn; `None`: no actor.
         offer_allow: Sessions have a mode in which nobody is asked about calls that need approval.
 
     Returns:

@@ -61,7 +61,7 @@ def ask_about(
                 edited = Approve(args=json.loads(more))
                 check_answer(request, answer_to_json(edited))
             except ValueError as error:
-                terminal.error(f"no JSON: {error}")
+                terminal.error(f"invalid JSON: {error}")
             except ValueRefused as error:
                 terminal.error(str(error))
             else:

@@ -55,7 +55,7 @@ async def write_archive(
     if bool(context_ids) == (owner is not None):
         raise ConfigurationError("name conversations to export, or --owner ACTOR")
     if to == _STREAM and sys.stdout.isatty():
-        raise ConfigurationError("an archive is no text: --to FILE, or send the output elsewhere")
+        raise ConfigurationError("an archive is not text: pass --to FILE, or redirect the output")
     key = _key() if sign else None
     if sign and key is None:
         raise ConfigurationError(f"--sign needs the application's secret, in {AUTH_KEY}")

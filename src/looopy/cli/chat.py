@@ -1,48 +1,65 @@
 """
 `looopy chat`: a conversation in a terminal that continues after any interruption.
 
-It is the blocking `looopy.sync.Agent` with a prompt. While a turn runs, Ctrl-C only asks to cancel
-it, so the turn ends in order, its last events are shown, and the prompt returns. With `--message`
-it asks no questions, and the exit status reports the outcome.
+The conversation is in a database, where agents of this process run its turns, or on a server; any
+number of terminals show it. All that happens comes as events, also the own turns: so a turn of
+another terminal or of a page is shown as it runs, and a question that another user answers is
+closed here. If the server is killed, the chat waits until it is back, resumes after the last event,
+and continues its own turn. While a turn runs, Ctrl-C only asks to cancel it, so the turn ends in
+order. With `--message` the chat asks no questions, and the exit status reports the outcome.
 """
 
 from __future__ import annotations
 
-import asyncio
+import math
 import os
+import re
+import secrets
 import signal
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from looopy.agent.agent import Agent
 from looopy.cli.approvals import ask_about, is_over
 from looopy.cli.builtin_tools import BUILTIN_TOOLS, SYSTEM_PROMPT
-from looopy.cli.conversations.database import exists
+from looopy.cli.conversations.background import Away, Background, News, show_away
+from looopy.cli.conversations.base import LiveConversations
+from looopy.cli.conversations.database import AgentConversations
 from looopy.cli.conversations.opening import is_server
 from looopy.cli.data_folder import default_url, make_data_folder, shown_place
+from looopy.cli.event_view import View
 from looopy.cli.options import DEFAULT_CONTEXT
 from looopy.cli.parent_watch import end_with_parent
-from looopy.cli.render import PROMPT, JsonRenderer, Renderer, TextRenderer, show_history
-from looopy.cli.slash_commands import Stored, Switch, command_in, run_command
-from looopy.cli.terminal import Terminal, edit_lines, one_line
-from looopy.errors import CannotContinue, ConfigurationError, LooopyError, ValueRefused
-from looopy.stores.opening import open_stores
-from looopy.stores.owner import provably_alive
-from looopy.sync import Agent
-from looopy.types.approval import Approve, Deny
+from looopy.cli.render import PROMPT, show_history
+from looopy.cli.slash_commands import Others, Switch, command_in, run_command
+from looopy.cli.terminal import NewsCame, Terminal, edit_lines, one_line
+from looopy.errors import (
+    AgentBusy,
+    CannotContinue,
+    ConfigurationError,
+    ContextNotFound,
+    InputNotFound,
+    LooopyError,
+    ValueRefused,
+)
+from looopy.stores.bundle import Stores
+from looopy.stores.rows.events import pending_from_json
+from looopy.stores.rules import check_context_id
 from looopy.types.config import LoopConfig
-from looopy.types.event import TurnEnd
-from looopy.types.message import Message
-from looopy.types.state import AgentStatus, Outcome, PendingKind
+from looopy.types.event import TurnEnd, TurnStart
+from looopy.types.message_json import message_from_json
+from looopy.types.state import Outcome, PendingKind
 
-_LOCAL_HISTORY_TOKENS = 2_400  # the embedded model's window also has to hold tools and the answer
-_PAST_MESSAGES = 20
-_LEFT_WITHIN_S = 2 * LoopConfig().lease_ttl_s  # its rest, then half of one: see agent/lease.py
-_LOOK_S = 2.0
+if TYPE_CHECKING:
+    from looopy.server.client import ContextItem, MessageItem
+
+T = TypeVar("T")
+_LOCAL_HISTORY_TOKENS: Final = 2_400  # the embedded model's window also has to hold the rest
+_PAST_MESSAGES: Final = 20
+_PAGES: Final = 5  # of the newest conversations, in which one without a name is looked for
+_CONTINUES: Final = 3  # how often in a row an own turn is continued without a question
 
 
 def chat(
@@ -61,11 +78,15 @@ def chat(
     Hold a conversation.
 
     Args:
-        url: The database, or `None` for the one in the data folder.
+        context_id: `None`: the default one; on a server the newest of the person's own whose name
+            begins with it.
+        url: The database or the server; `None`: the database in the data folder.
+        token: For a server; `None`: the one of the environment.
         messages: The messages to send, a turn each; empty for a prompt. `-` is standard input.
         as_json: One event a line on standard output, and nothing else.
-        agreed: True to download without asking.
-        go_on: Continue an interrupted turn without asking.
+        agreed: True to download a model without a question.
+        tools: Offer the model harmless tools.
+        go_on: Continue an interrupted or failed turn without a question.
 
     Returns:
         The exit status: 0, or 1 if a turn did not complete (for a person at a terminal always 0).
@@ -73,93 +94,83 @@ def chat(
     Raises:
         LooopyError: The conversation could not begin, or a message cannot be stored.
     """
-    if is_server(url):
-        from looopy.cli import server_chat
-
-        return server_chat.chat(
-            context_id=context_id,
-            url=str(url),
-            token=token,
-            model=model,
-            messages=messages,
-            as_json=as_json,
-            tools=tools,
-            go_on=go_on,
-        )
+    if context_id is not None:
+        check_context_id(context_id)
+    if is_server(url) and (model is not None or not tools):
+        raise ConfigurationError("--model and --no-tools are not for a server: it has its agents")
     messages = [sys.stdin.read().removesuffix("\n") if m == "-" else m for m in messages]
     terminal = Terminal(quiet_out=as_json or bool(messages))
     if terminal.has_person:
         end_with_parent()
-    context_id = context_id or DEFAULT_CONTEXT
+    with Background() as background:
+        place: LiveConversations
+        if is_server(url):
+            place = _on_server(background, str(url), token, terminal)
+            context_id = context_id or background.start(_own_default(place)).result()
+        else:
+            place = _in_database(background, url, terminal, model, agreed=agreed, tools=tools)
+        try:
+            with terminal.interrupted_by(background.bell):
+                return _hold(
+                    *(background, place, terminal, context_id or DEFAULT_CONTEXT, messages),
+                    as_json=as_json,
+                    go_on=go_on,
+                )
+        finally:
+            background.leave()
+            background.start(place.aclose()).result()
+
+
+def _on_server(
+    background: Background, url: str, token: str | None, terminal: Terminal
+) -> LiveConversations:
+    from looopy.cli.conversations.server import FIRST_S, connect
+
+    client = connect(
+        url, token, terminal, patience_s=FIRST_S, on_away=lambda e: background.put(Away(e))
+    )
+    try:
+        background.start(client.contexts(limit=1)).result()
+    except BaseException:
+        background.start(client.aclose()).result()
+        raise
+    client.patience_s = math.inf
+    terminal.notice(f"Server: {client.url}")
+    return client
+
+
+def _in_database(
+    background: Background,
+    url: str | None,
+    terminal: Terminal,
+    model: str | None,
+    *,
+    agreed: bool,
+    tools: bool,
+) -> LiveConversations:
     model, reason = _choose_model(model)
     place = url or default_url()
     local = model.partition("/")[0] == "local"
 
-    def make_agent(name: str) -> Agent:
+    def make(context_id: str, stores: Stores) -> Agent:
         return Agent(
-            name,
+            context_id,
             llm_provider=model,
             tools=BUILTIN_TOOLS if tools else (),
             system_prompt=SYSTEM_PROMPT,
-            stores=place,
+            stores=stores,
             loop_config=LoopConfig(history_tokens=_LOCAL_HISTORY_TOKENS if local else "auto"),
         )
 
-    agent = make_agent(context_id)
+    where = shown_place(place)
     terminal.notice(f"Model: {model}. {reason}")
     if local:
         _fetch_weights(model, terminal, agreed=agreed)
-    terminal.notice(f"Database: {shown_place(place)}")
-    terminal.notice(f"Conversation: {context_id}")
+    terminal.notice(f"Database: {where}")
     if url is None:
         make_data_folder()
-    renderer = (JsonRenderer if as_json else TextRenderer)(terminal)
-    conversation = Conversation(agent, place, terminal, renderer)
-    if messages:
-        with _started(agent, terminal):
-            return conversation.recite(messages, go_on=go_on)
-    while True:
-        past = asyncio.run(read_past(place, agent.context_id, _PAST_MESSAGES + 1))
-        if past.messages and not as_json:
-            terminal.line()
-            earlier = len(past.messages) > _PAST_MESSAGES
-            show_history(terminal, past.messages[-_PAST_MESSAGES:], earlier=earlier)
-            terminal.line()
-        with _started(agent, terminal):
-            then = conversation.converse(failure=past.failure, go_on=go_on)
-        if not isinstance(then, Switch):
-            return then
-        agent, go_on = make_agent(then.context_id), False
-        terminal.notice(f"Conversation: {agent.context_id}")
-        conversation = conversation.in_place_of(agent)
-
-
-@dataclass(frozen=True, slots=True)
-class Past:
-    """The newest messages of a context, oldest first, and why its last turn failed, if it did."""
-
-    messages: Sequence[Message] = ()
-    failure: str | None = None
-
-
-async def read_past(url: str, context_id: str, limit: int) -> Past:
-    """The newest messages, at most *limit*; makes no database."""
-    if not exists(url):
-        return Past()
-    async with open_stores(url) as stores:
-        record = await stores.state.load(context_id)
-        if record is None:
-            return Past()
-        recent = await stores.messages.recent(context_id, limit=limit)
-        failure = record.state.error[1] if record.state.error is not None else None
-        return Past([r.message for r in recent], failure)
-
-
-async def owner_is_seen(url: str, context_id: str) -> bool:
-    """True if the owner of a context is seen to run on this host."""
-    async with open_stores(url) as stores:
-        record = await stores.state.load(context_id)
-        return record is not None and record.holder is not None and provably_alive(record.holder)
+    with terminal.working("starting"):
+        return background.start(AgentConversations.open(place, make)).result()
 
 
 def _choose_model(named: str | None) -> tuple[str, str]:
@@ -169,12 +180,6 @@ def _choose_model(named: str | None) -> tuple[str, str]:
     model, reason = (named, "--model names it.") if named is not None else pick_default(os.environ)
     resolve_provider(model)
     return model, reason
-
-
-def _started(agent: Agent, terminal: Terminal) -> Agent:
-    with terminal.working("starting"):
-        agent.start()
-    return agent
 
 
 def _fetch_weights(model: str, terminal: Terminal, *, agreed: bool) -> None:
@@ -199,28 +204,95 @@ def _fetch_weights(model: str, terminal: Terminal, *, agreed: bool) -> None:
         terminal.notice(f"{known.title}, {known.note}. It starts in some seconds.")
 
 
-class Conversation:
-    """
-    Turns of one started agent, one after the other, as a person or a script wants them.
+def _hold(
+    background: Background,
+    place: LiveConversations,
+    terminal: Terminal,
+    context_id: str,
+    messages: Sequence[str],
+    *,
+    as_json: bool,
+    go_on: bool,
+) -> int:
+    if terminal.has_person and not messages:
+        edit_lines()
+    first, all_completed = True, True
+    while True:
+        terminal.notice(f"Conversation: {context_id}")
+        talk = Talk(background, place, terminal, context_id, as_json=as_json)
+        talk.all_completed = all_completed
+        talk.open(with_past=not messages and not as_json)
+        if first and terminal.has_person and not messages:
+            terminal.notice("Ctrl-C cancels an answer, Ctrl-D leaves, /help says more.")
+        if messages:
+            return talk.recite(messages, go_on=go_on)
+        then = talk.converse(go_on=go_on and first)
+        if not isinstance(then, Switch):
+            return then
+        context_id, first, all_completed = then.context_id, False, talk.all_completed
 
-    Args:
-        place: The URL of the database.
+
+class Talk:
+    """
+    One conversation, as a person or a script wants its turns.
+
+    Everything is shown by the thread that asks, one after the other, in the order of the news.
     """
 
-    def __init__(self, agent: Agent, place: str, terminal: Terminal, renderer: Renderer) -> None:
-        self._agent = agent
+    def __init__(
+        self,
+        background: Background,
+        place: LiveConversations,
+        terminal: Terminal,
+        context_id: str,
+        *,
+        as_json: bool,
+    ) -> None:
+        self.context_id = context_id
+        self._background = background
         self._place = place
         self._terminal = terminal
-        self._renderer = renderer
-        self._all_completed = True
-        self._follows = False  # the person came from another conversation
+        self._as_json = as_json
+        self._others = Others(context_id, place, self.call)
+        self._view = View(terminal, as_json=as_json)
+        self._seq: int | None = None  # of the newest event that was shown; `None`: no context yet
+        self._running = False
+        self._away = False
+        self._mine = False  # the newest turn is that of this terminal
+        self._outcome: Outcome | None = None
+        self._tries = 0
+        self._declined: set[str | int] = set()  # requests and turns to be left alone
+        self._asked = ""  # the newest request that the person was shown
+        self._recites = False
+        self.all_completed = True
 
-    def in_place_of(self, agent: Agent) -> Conversation:
-        """The next conversation of the same person, with *agent*."""
-        following = Conversation(agent, self._place, self._terminal, self._renderer)
-        following._all_completed = self._all_completed
-        following._follows = True
-        return following
+    def open(self, *, with_past: bool) -> None:
+        """Show the past, and follow the rest."""
+        self._background.leave()
+        try:
+            item = self.call(self._place.context(self.context_id))
+            past: list[MessageItem] = []
+            if with_past:
+                newest = self._place.newest_messages(self.context_id, _PAST_MESSAGES + 1)
+                past = self.call(newest)
+        except ContextNotFound:
+            self._background.expect(self._place, self.context_id)
+            return
+        position = past[-1]["position"] if past else 0
+        self._view = View(self._terminal, as_json=self._as_json, position=position)
+        if past:
+            self._terminal.line()
+            messages = [message_from_json(one["message"]) for one in past]
+            earlier = len(past) > _PAST_MESSAGES
+            show_history(self._terminal, messages[-_PAST_MESSAGES:], earlier=earlier)
+            self._terminal.line()
+        self._running = item["status"] == "busy"
+        if self._running:
+            self._terminal.notice(
+                f"Turn {item['turn_count']} of this conversation runs in another process; wait"
+                " until it ends."
+            )
+        self._follow(item["last_seq"])
 
     def recite(self, messages: Sequence[str], *, go_on: bool) -> int:
         """
@@ -229,184 +301,262 @@ class Conversation:
         Raises:
             ValueRefused: A message cannot be stored.
         """
-        self._wait_if_busy(may_be_left=go_on)
-        if go_on and not self._go_on():
+        self._recites = True
+        if go_on and not self._continued():
             return 1
-        return 0 if all(self._turn(message) for message in messages) else 1
+        return 0 if all(self._say(message) and self._ended() for message in messages) else 1
 
-    def converse(self, *, failure: str | None, go_on: bool) -> int | Switch:
-        """
-        Ask for messages until there are no more, or until the person goes elsewhere.
-
-        Args:
-            failure: Why the last turn failed, if it did.
-            go_on: Continue what stopped without asking.
-        """
+    def converse(self, *, go_on: bool) -> int | Switch:
+        """Ask for messages until there are no more, or until the person goes elsewhere."""
         terminal = self._terminal
-        if terminal.has_person and not self._follows:
-            edit_lines()
-            terminal.notice("Ctrl-C cancels an answer, Ctrl-D leaves, /help says more.")
-        self._wait_if_busy(may_be_left=True)
-        said = None
         if go_on:
-            self._go_on()
-        else:
-            said = self._offer_to_go_on(failure)
-        self._ask_for_approvals()
+            self._continued()
         interrupted = False
         while True:
             try:
                 if interrupted:
                     terminal.notice("(Ctrl-D leaves)")
                     interrupted = False
-                said = said if said is not None else terminal.read_message(PROMPT)
+                if (item := self._settled()) is not None and self._goes_on(item):
+                    continue
+                said = terminal.read_message(PROMPT)
                 if said is None:
-                    return self._status()
+                    return 0 if terminal.has_person or self.all_completed else 1
                 if command := command_in(said, by_hand=terminal.has_person):
-                    then = run_command(command, Stored(self._agent, self._place), terminal)
+                    then = run_command(command, self._others, terminal)
                     if then is not None:
-                        return then if isinstance(then, Switch) else self._status()
+                        return then if isinstance(then, Switch) else 0
                 elif said.strip():
-                    self._try(said)
-                    self._ask_for_approvals()
+                    self._say(said)
+            except NewsCame:
+                continue
             except KeyboardInterrupt:
                 if not terminal.has_person:
                     raise
                 interrupted = True
-            said = None
 
-    def _status(self) -> int:
-        return 0 if self._terminal.has_person or self._all_completed else 1
+    # --- news ----------------------------------------------------------------------------------
 
-    # --- what an earlier process left --------------------------------------------------------
-
-    def _wait_if_busy(self, *, may_be_left: bool) -> None:
-        """
-        Say that a turn runs elsewhere.
-
-        Its process may be gone where this one cannot see it: in another container, or off Linux.
-        Then only its lease tells, so with *may_be_left* this waits until a living owner would have
-        renewed it. Ctrl-C ends the waiting.
-        """
-        agent, terminal = self._agent, self._terminal
-        if agent.state.status is not AgentStatus.BUSY:
-            return
-        terminal.notice(
-            f"Turn {agent.state.turn_count} of this conversation runs in another process; wait"
-            " until it ends."
-        )
-        if not may_be_left or asyncio.run(owner_is_seen(self._place, agent.context_id)):
-            return
-        terminal.notice("If that process is gone, the turn can soon be continued.")
-        ends = time.monotonic() + _LEFT_WITHIN_S
+    def call(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of *work*; shows meanwhile whatever comes."""
+        future = self._background.start(work)
         try:
-            while agent.state.status is AgentStatus.BUSY and (left := ends - time.monotonic()) > 0:
-                terminal.notice(f"{left:.0f} seconds ...")
-                time.sleep(min(left, _LOOK_S))
-                agent.refresh()
-        except KeyboardInterrupt:
-            terminal.notice("(not waiting any longer)")
+            while not future.done():
+                self._show(self._background.take())
+        except BaseException:
+            future.cancel()
+            raise
+        return future.result()
 
-    def _go_on(self) -> bool:
+    def _follow(self, after: int) -> None:
+        self._seq = after
+        self._background.follow(self._place, self.context_id, after)
+
+    def _settled(self) -> ContextItem | None:
+        """Show all that happens until no turn runs; the context then, `None` if there is none."""
+        with self._terminal.working("working"), self._interrupts_cancel():
+            while True:
+                while self._running or not self._background.news.empty():
+                    self._show(self._background.take())
+                if self._seq is None:
+                    return None
+                item = self.call(self._place.context(self.context_id))
+                if self._running or not self._background.news.empty():
+                    continue
+                if item["status"] != "busy" and item["last_seq"] <= self._seq:
+                    return item
+                self._show(self._background.take())  # more is on its way
+
+    def _show(self, one: News) -> None:
+        match one:
+            case None:
+                return
+            case Away():
+                self._away = one.error is not None
+                show_away(self._terminal, one.error)
+                return
+            case LooopyError():
+                raise one
+            case _:
+                self._view.show(one)
+        if one.path:
+            return
+        if one.seq is not None:
+            self._seq = one.seq
+        if isinstance(one, TurnStart):
+            self._running = True
+        elif isinstance(one, TurnEnd):
+            self._running, self._outcome = False, one.outcome
+            if one.outcome is not Outcome.INTERRUPTED:
+                if self._mine and one.outcome is not Outcome.COMPLETED:
+                    self.all_completed = False
+                self._mine, self._tries = False, 0
+
+    # --- turns ---------------------------------------------------------------------------------
+
+    def _say(self, text: str) -> bool:
+        """Send a message; false if the server refused it, and said why."""
+        if self._terminal.has_person and self._is_asked_meanwhile():
+            self._terminal.notice(f"[a question came first, so this was not sent: {text}]")
+            return False
+        self._view.typed(text)
+        if self._begin(text):
+            return True
+        self._view.not_sent(text)
+        self.all_completed = False
+        return False
+
+    def _is_asked_meanwhile(self) -> bool:
+        """True if a question waits that the person has not seen: the message would drop it."""
+        try:
+            item = self.call(self._place.context(self.context_id))
+        except ContextNotFound:
+            return False
+        if self._seq is None:
+            self._follow(0)
+        return any(
+            one["request_id"] != self._asked and one["request_id"] not in self._declined
+            for one in item["pending"]
+        )
+
+    def _begin(
+        self, text: str | None, inputs: Mapping[str, Any] | None = None, key: str | None = None
+    ) -> bool:
+        """Begin a turn; false if the server refused it."""
+        begin, mine = self._place.begin_turn, self._mine
+        self._mine = True  # its end may be shown before the number of the turn is here
+        try:
+            with self._terminal.working("sending"), self._interrupts_cancel():
+                self.call(begin(self.context_id, text, inputs=inputs, idempotency_key=key))
+        except (InputNotFound, CannotContinue, AgentBusy) as error:
+            if text is None:  # another terminal was first
+                self._terminal.notice(f"[{error}]")
+            else:
+                self._terminal.error(str(error))
+            self._mine = mine
+            return False
+        except LooopyError as error:
+            self._mine = mine
+            if self._recites and isinstance(error, (ValueRefused, ConfigurationError)):
+                raise
+            self._terminal.error(str(error))
+            return False
+        if self._seq is None:
+            self._follow(0)
+            self._running = True
+        return True
+
+    def _ended(self) -> bool:
+        """Show a turn to its end, through interruptions; true if it completed."""
+        while (item := self._settled()) is not None and self._continues(item):
+            pass
+        completed = self._outcome is Outcome.COMPLETED
+        self.all_completed = self.all_completed and completed
+        return completed
+
+    def _continued(self) -> bool:
         """Continue what stopped; true also when there is nothing to continue."""
-        state = self._agent.state
-        if state.interrupted_turn is None:
-            if not state.pending:
-                self._terminal.notice("There is no interrupted turn to continue.")
-                return True
+        item = self._settled()
+        if item is not None and item["pending"]:
             self._terminal.error("a tool call waits for approval: answer it in a terminal first")
             return False
-        return self._try(None)
+        if item is None or (item["interrupted_turn"] is None and item["status"] != "failed"):
+            self._terminal.notice("There is no interrupted turn to continue.")
+            return True
+        return self._begin(None) and self._ended()
 
-    def _offer_to_go_on(self, failure: str | None) -> str | None:
-        """Ask whether to continue; what is neither yes nor no is the next thing to say."""
-        turn = self._agent.state.interrupted_turn
-        if turn is None or self._agent.state.pending:
-            return None
-        what = "was interrupted." if failure is None else f"failed: {one_line(failure, 300)}"
-        if (wait := self._agent.state.waits_for) is not None:
-            what = f"waits: {one_line(wait, 500)}"
-        if self._agent.state.needs_auth:
-            what = "waits for credentials."
+    def _goes_on(self, item: ContextItem) -> bool:
+        """True if a turn was begun, because one was interrupted or waits for an answer."""
+        return self._continues(item) or self._offers(item) or self._asks(item)
+
+    def _continues(self, item: ContextItem) -> bool:
+        """Continue an own turn whose process died, a few times; all terminals send one key."""
+        turn = item["interrupted_turn"]
+        waits = item["waits_for"] is not None  # until an operator raises a budget
+        if turn is None or waits or not self._mine or self._tries >= _CONTINUES:
+            return False
+        self._tries += 1
+        return self._begin(None, key=f"continue-{turn}")
+
+    def _offers(self, item: ContextItem) -> bool:
+        """Ask whether to continue a turn that was interrupted, or that failed before this chat."""
+        turn, wait = item["interrupted_turn"], item["waits_for"]
+        what = "was interrupted." if wait is None else f"waits: {one_line(wait, 500)}"
+        if item["status"] == "failed" and self._outcome is None:
+            turn, what = item["turn_count"], f"failed: {one_line(item['error'] or '', 300)}"
+        if turn is None or turn in self._declined or item["pending"]:
+            return False
+        if item["needs_auth"]:
+            what = "waits for you to sign in."
         self._terminal.notice(f"Turn {turn} {what}")
         try:
             answer = self._terminal.read_line("Continue it? [Y/n] ")
         except KeyboardInterrupt:
-            return None
-        if answer is None or answer.strip().lower() in ("n", "no"):
-            return None
-        if answer.strip().lower() not in ("", "y", "yes"):
-            return answer
-        self._try(None)
-        return None
+            answer = None
+        if answer is not None and answer.strip().lower() in ("", "y", "yes"):
+            return self._begin(None, key=f"continue-{turn}")
+        self._declined.add(turn)
+        if answer is not None and answer.strip().lower() not in ("n", "no"):
+            return self._say(answer)  # neither yes nor no is the next thing to say
+        return False
 
-    def _ask_for_approvals(self) -> None:
+    def _asks(self, item: ContextItem) -> bool:
         """Ask about each call that waits for it; an unanswered one keeps waiting."""
-        inputs: dict[str, Approve | Deny] = {}
+        inputs: dict[str, Any] = {}
         expired = False
-        for request in self._agent.state.pending:
+        for request in map(pending_from_json, item["pending"]):
+            if request.request_id in self._declined:
+                continue
             if request.kind is PendingKind.APPROVAL and is_over(request):
-                self._terminal.notice(f"Nobody allowed {request.tool_name} in time.")
+                self._terminal.notice(f"{request.tool_name} was not allowed in time.")
                 expired = True  # the turn tells the model
                 continue
-            decision = ask_about(self._terminal, request)
+            again, self._asked = self._asked == request.request_id, request.request_id
+            decision = ask_about(self._terminal, request, again=again)
             if decision is None:
+                self._declined.add(request.request_id)
                 self._terminal.notice("It keeps waiting; any other message drops it.")
                 break
             inputs[request.request_id] = decision
-        if inputs or expired:
-            self._try(None, inputs)
+        return bool(inputs or expired) and self._begin(None, inputs)
 
-    # --- a turn ------------------------------------------------------------------------------
+    @contextmanager
+    def _interrupts_cancel(self) -> Iterator[None]:
+        """
+        Let Ctrl-C cancel the running turn.
 
-    def _try(self, text: str | None, inputs: Mapping[str, Any] | None = None) -> bool:
-        """A turn whose failure to begin is shown and leaves the prompt."""
+        A second one leaves the turn alone, as does the first while the server is away.
+        """
+        pressed = False
+
+        def press(*_: object) -> None:
+            nonlocal pressed
+            if pressed or self._away or not self._running:
+                raise KeyboardInterrupt
+            pressed = True
+            self._background.start(_quietly(self._place.cancel(self.context_id)))
+
+        before: Callable[..., Any] | int | None = signal.signal(signal.SIGINT, press)
         try:
-            return self._turn(text, inputs)
-        except (ValueRefused, ConfigurationError) as error:
-            self._terminal.error(str(error))
-            self._all_completed = False
-            return False
-
-    def _turn(self, text: str | None, inputs: Mapping[str, Any] | None = None) -> bool:
-        """Run a turn and show it; whether it completed."""
-        outcome = None
-        try:
-            with self._terminal.working("working"), _interrupts_cancel(self._agent) as check:
-                events = self._agent.stream_turn(text, inputs=inputs)
-                check()
-                for event in events:
-                    self._renderer.show(event)
-                    if isinstance(event, TurnEnd):
-                        outcome = event.outcome
-        except (ValueRefused, ConfigurationError):
-            raise
-        except CannotContinue as error:
-            self._terminal.notice(str(error))
-            return True
-        except LooopyError as error:
-            self._terminal.error(str(error))
-        completed = outcome is Outcome.COMPLETED
-        self._all_completed = self._all_completed and completed
-        return completed
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
 
 
-@contextmanager
-def _interrupts_cancel(agent: Agent) -> Iterator[Callable[[], None]]:
-    """
-    Let Ctrl-C cancel the turn: a thread asks the agent, which may take a moment.
+async def _own_default(place: LiveConversations) -> str:
+    """The person's conversation without a name: other people of the server have theirs."""
+    after: str | None = None
+    for _ in range(_PAGES):
+        page = await place.contexts(after=after)
+        for item in page["items"]:
+            if re.fullmatch(f"{DEFAULT_CONTEXT}(-[0-9a-f]{{8}})?", item["context_id"]):
+                return item["context_id"]
+        if (after := page["next"]) is None:
+            break
+    return f"{DEFAULT_CONTEXT}-{secrets.token_hex(4)}"
 
-    Call the function that this yields once the turn has begun: the key may have come before it.
-    """
-    pressed = False
 
-    def press(*_: object) -> None:
-        nonlocal pressed
-        pressed = True
-        threading.Thread(target=agent.cancel, daemon=True).start()
-
-    before = signal.signal(signal.SIGINT, press)
-    try:
-        yield lambda: agent.cancel() if pressed else None
-    finally:
-        signal.signal(signal.SIGINT, before)
+async def _quietly(work: Coroutine[Any, Any, None]) -> None:
+    """Do *work*; if the server refuses it, the turn has ended."""
+    with suppress(LooopyError):
+        await work

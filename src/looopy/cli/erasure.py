@@ -114,7 +114,7 @@ def agrees(terminal: Terminal, question: str) -> bool:
         ConfigurationError: There is no person.
     """
     if not terminal.has_person:
-        raise ConfigurationError("nobody is there to agree: pass --yes to erase without a question")
+        raise ConfigurationError("the question needs a terminal: pass --yes to erase without it")
     said = terminal.read_line(f"{question} [y/N] ") or ""
     if said.strip().lower() in ("y", "yes"):
         return True

@@ -85,7 +85,7 @@ async def replay_turn(
     build = None if factory is None else load_factory(factory)
     target = None if save is None else _free(Path(save))
     if fork is not None and build is None:
-        raise ConfigurationError("--fork runs the turn anew: say with which --agent MODULE:FACTORY")
+        raise ConfigurationError("--fork runs the turn with an agent: pass --agent MODULE:FACTORY")
     async with existing(url or default_url()) as stores:
         recording = await _recording(stores, context_id, turn)
         if fork is not None and build is not None:

@@ -229,7 +229,7 @@ def _limits(said: Sequence[str]) -> Limits:
 
 def _listen(host: str, port: int) -> socket.socket:
     if not 0 <= port < 2**16:
-        raise ConfigurationError(f"{port} is no port: 0 to 65535")
+        raise ConfigurationError(f"{port} is not a port: use 0 to 65535")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=2048)

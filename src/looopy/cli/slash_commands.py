@@ -7,20 +7,17 @@ path.
 
 from __future__ import annotations
 
-import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from looopy.cli.contexts import context_line
-from looopy.cli.conversations.database import exists, open_database
+from looopy.cli.conversations.base import LiveConversations
 from looopy.cli.terminal import Terminal
-from looopy.errors import ConfigurationError, ContextNotFound, LooopyError
-from looopy.stores.opening import open_stores
+from looopy.errors import ContextNotFound, LooopyError
 from looopy.stores.rules import check_context_id
-from looopy.sync import Agent
 
 HELP: Final = (
     "Type a message and press Enter. looopy stores each message before the model reads it.",
@@ -50,78 +47,48 @@ class Switch:
     context_id: str
 
 
-class Conversations(Protocol):
-    """The conversations among which a person moves, and the present one."""
+class Others:
+    """
+    The conversations among which a person moves, and the present one.
 
-    @property
-    def context_id(self) -> str:
-        """The present one."""
-        ...
+    Args:
+        context_id: The present one.
+        call: Runs a coroutine of *place* and returns its result.
+    """
+
+    def __init__(
+        self,
+        context_id: str,
+        place: LiveConversations,
+        call: Callable[[Coroutine[Any, Any, Any]], Any],
+    ) -> None:
+        self.context_id = context_id
+        self._place = place
+        self._call = call
 
     def newest(self, limit: int) -> list[str]:
         """A line for each of the conversations that were active last."""
-        ...
+        return [context_line(i) for i in self._call(self._place.contexts(limit=limit))["items"]]
 
     def has(self, name: str) -> bool:
         """True if there is one of this name; `ValueRefused` if there cannot be."""
-        ...
+        check_context_id(name)
+        try:
+            self._call(self._place.context(name))
+        except ContextNotFound:
+            return False
+        return True
 
     def fork(self, name: str) -> None:
-        """Make one that begins with the past of the present one."""
-        ...
-
-
-class Stored:
-    """
-    The conversations in a database.
-
-    Args:
-        agent: The present one.
-        place: The URL of the database.
-    """
-
-    def __init__(self, agent: Agent, place: str) -> None:
-        self._agent = agent
-        self._place = place
-
-    @property
-    def context_id(self) -> str:
-        """The present one."""
-        return self._agent.context_id
-
-    def newest(self, limit: int) -> list[str]:
-        """See `Conversations`."""
-
-        async def lines() -> list[str]:
-            async with open_database(self._place) as place:
-                return [context_line(i) for i in (await place.contexts(limit=limit))["items"]]
-
-        return asyncio.run(lines())
-
-    def has(self, name: str) -> bool:
-        """See `Conversations`."""
+        """Make one that begins with the messages of the present one."""
         check_context_id(name)
-
-        async def has() -> bool:
-            async with open_stores(self._place) as stores:
-                return await stores.state.load(name) is not None
-
-        return exists(self._place) and asyncio.run(has())
-
-    def fork(self, name: str) -> None:
-        """See `Conversations`."""
-        check_context_id(name)
-        if self._place.startswith("memory:"):
-            raise ConfigurationError(
-                "a conversation in memory has no forks: --db names a database that is kept"
-            )
-        if not self._agent.state.turn_count:
-            raise ContextNotFound("this conversation has no message yet: say something first")
-        self._agent.fork(name)
+        if not self.has(self.context_id):
+            raise ContextNotFound("this conversation has no message yet: send one first")
+        self._call(self._place.fork(self.context_id, name))
 
 
 class Command(NamedTuple):
-    """A command and the words behind it."""
+    """A command and the words after it."""
 
     name: str
     rest: str
@@ -142,9 +109,7 @@ def command_in(line: str, *, by_hand: bool) -> Command | None:
     return Command(name, rest) if name in _COMMANDS or slip else None
 
 
-def run_command(
-    command: Command, conversations: Conversations, terminal: Terminal
-) -> Leave | Switch | None:
+def run_command(command: Command, others: Others, terminal: Terminal) -> Leave | Switch | None:
     """
     Do what a person wants of the chat itself.
 
@@ -156,47 +121,47 @@ def run_command(
         terminal.notice("A space before the / makes it a message.")
         return None
     try:
-        return _COMMANDS[command.name](command.rest, conversations, terminal)
+        return _COMMANDS[command.name](command.rest, others, terminal)
     except LooopyError as error:
         terminal.error(str(error))
         return None
 
 
-def _help(_rest: str, _conversations: Conversations, terminal: Terminal) -> None:
+def _help(_rest: str, _others: Others, terminal: Terminal) -> None:
     for line in HELP:
         terminal.notice(line)
 
 
-def _exit(_rest: str, _conversations: Conversations, _terminal: Terminal) -> Leave:
+def _exit(_rest: str, _others: Others, _terminal: Terminal) -> Leave:
     return Leave()
 
 
-def _list(_rest: str, conversations: Conversations, terminal: Terminal) -> None:
-    for line in conversations.newest(_LISTED):
+def _list(_rest: str, others: Others, terminal: Terminal) -> None:
+    for line in others.newest(_LISTED):
         terminal.notice(line)
 
 
-def _new(rest: str, conversations: Conversations, terminal: Terminal) -> Switch | None:
-    name = rest or _stamped(conversations.context_id)
-    if conversations.has(name):
+def _new(rest: str, others: Others, terminal: Terminal) -> Switch | None:
+    name = rest or _stamped(others.context_id)
+    if others.has(name):
         terminal.error(f"there is a conversation {name!r} already: /open {name} continues it")
         return None
     return Switch(name)
 
 
-def _open(rest: str, conversations: Conversations, terminal: Terminal) -> Switch | None:
+def _open(rest: str, others: Others, terminal: Terminal) -> Switch | None:
     if not rest:
         terminal.error("/open takes the name of a conversation; /list shows the newest")
         return None
-    if not conversations.has(rest):
+    if not others.has(rest):
         terminal.error(f"there is no conversation {rest!r}: /list shows some, /new begins one")
         return None
     return Switch(rest)
 
 
-def _fork(rest: str, conversations: Conversations, _terminal: Terminal) -> Switch | None:
-    name = rest or _stamped(conversations.context_id)
-    conversations.fork(name)
+def _fork(rest: str, others: Others, _terminal: Terminal) -> Switch | None:
+    name = rest or _stamped(others.context_id)
+    others.fork(name)
     return Switch(name)
 
 
@@ -206,7 +171,7 @@ def _stamped(name: str) -> str:
     return f"{base}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
 
 
-_COMMANDS: Final[dict[str, Callable[[str, Conversations, Terminal], Leave | Switch | None]]] = {
+_COMMANDS: Final[dict[str, Callable[[str, Others, Terminal], Leave | Switch | None]]] = {
     "help": _help,
     "new": _new,
     "open": _open,

@@ -485,7 +485,8 @@ def edit_lines() -> None:
     if "libedit" in (readline.__doc__ or "") or not sys.stdout.isatty():
         return  # libedit knows no marks
     readline.parse_and_bind("set enable-bracketed-paste on")  # Python turns it off
-    readline.parse_and_bind(r'"\e\C-m": "\C-v\C-j"')
+    for enter in (r"\C-m", r"\C-j"):  # the second if it was pressed before readline set the mode
+        readline.parse_and_bind(rf'"\e{enter}": "\C-v\C-j"')
     # A Ctrl-D pressed before the prompt is a null once readline has set the mode of the terminal.
     readline.parse_and_bind(r'"\C-@": "\C-d"')
     _marks_pastes = True

@@ -37,8 +37,8 @@ async def follow_context(
     Print the events of a conversation as they come, until Ctrl-C.
 
     Args:
-        after: Begin behind this `seq`; `None`: behind the newest event.
-        until_end: Leave when a turn has ended and none runs.
+        after: Begin after this `seq`; `None`: after the newest event.
+        until_end: Return when a turn has ended and no other one runs.
     """
     check_context_id(context_id)
     terminal = Terminal(quiet_out=as_json)  # the events are what is asked for, notices included

@@ -1,8 +1,8 @@
 """
-A client of a server for code that blocks.
+Conversations for code that blocks.
 
-A chat waits for a person in the main thread, where Ctrl-C arrives. So the client runs in the event
-loop of another thread, and puts whatever happens into one queue of news.
+A chat waits for a person in the main thread, where Ctrl-C arrives. So the conversations are in the
+event loop of another thread, and whatever happens there comes into one queue of news.
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ from collections.abc import Coroutine
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar
+from typing import Any, Final, Self, TypeAlias, TypeVar
 
+from looopy.cli.conversations.base import LiveConversations
+from looopy.cli.terminal import Terminal
 from looopy.errors import ContextNotFound, LooopyError
 from looopy.types.event import AgentEvent, Event
-
-if TYPE_CHECKING:
-    from looopy.server.client import Client
 
 T = TypeVar("T")
 _LOOK_S: Final = 1.0  # between two looks for a context that does not exist yet
@@ -38,9 +37,17 @@ News: TypeAlias = AgentEvent | Away | LooopyError | None
 """An event; a change of the connection; the error that ended the events; a call that is done."""
 
 
+def show_away(terminal: Terminal, error: LooopyError | None) -> None:
+    """Say that the server is away, and why; or that it is back (`None`)."""
+    if error is None:
+        terminal.notice("[the server is back]")
+    else:
+        terminal.notice("[the server does not answer; trying again]")
+
+
 class Background:
     """
-    A client in an event loop of its own thread.
+    An event loop in a thread of its own, and the news from it.
 
     Attributes:
         news: The events so far, in order.
@@ -53,32 +60,33 @@ class Background:
         self.bell, self._rope = os.pipe()
         os.set_blocking(self._rope, False)
         os.set_blocking(self.bell, False)
+        self._lock = threading.Lock()
+        self._urgent = 0  # how many of the news ring
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(
-            target=self._loop.run_forever, name="looopy-client", daemon=True
+            target=self._loop.run_forever, name="looopy-chat", daemon=True
         )
         self._follower: Future[None] | None = None
         self._thread.start()
 
     def put(self, one: News) -> None:
         """Add to the news; for any thread."""
-        self.news.put(one)
-        if one is not None and not (isinstance(one, Event) and one.seq is None):
-            self._ring()
+        with self._lock:
+            self.news.put(one)
+            if _is_urgent(one):
+                self._urgent += 1
+                with suppress(BlockingIOError):  # it rings already
+                    os.write(self._rope, b"1")
 
     def take(self) -> News:
         """The next of the news; waits for it."""
         one = self.news.get()
-        if self.news.empty():
-            with suppress(BlockingIOError):
-                os.read(self.bell, 4096)
-            if not self.news.empty():  # in the meantime
-                self._ring()
+        if _is_urgent(one):
+            with self._lock:
+                self._urgent -= 1
+                if not self._urgent:
+                    os.read(self.bell, 65536)
         return one
-
-    def _ring(self) -> None:
-        with suppress(BlockingIOError):  # it rings already
-            os.write(self._rope, b"1")
 
     def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Run *work*; its end is news, too."""
@@ -86,18 +94,18 @@ class Background:
         future.add_done_callback(lambda _: self.put(None))
         return future
 
-    def follow(self, client: Client, context_id: str, after: int) -> None:
+    def follow(self, place: LiveConversations, context_id: str, after: int) -> None:
         """Let the events of a context come as news, in the place of those of another one."""
         self.leave()
         self._follower = asyncio.run_coroutine_threadsafe(
-            self._follow(client, context_id, after), self._loop
+            self._follow(place, context_id, after), self._loop
         )
 
-    def expect(self, client: Client, context_id: str) -> None:
+    def expect(self, place: LiveConversations, context_id: str) -> None:
         """As `follow`, of a context that does not exist yet, from its first event on."""
         self.leave()
         self._follower = asyncio.run_coroutine_threadsafe(
-            self._expect(client, context_id), self._loop
+            self._expect(place, context_id), self._loop
         )
 
     def leave(self) -> None:
@@ -110,21 +118,21 @@ class Background:
         while not self.news.empty():
             self.take()
 
-    async def _expect(self, client: Client, context_id: str) -> None:
+    async def _expect(self, place: LiveConversations, context_id: str) -> None:
         try:
             while True:
                 with suppress(ContextNotFound):
-                    await client.context(context_id)
+                    await place.context(context_id)
                     break
                 await asyncio.sleep(_LOOK_S)
         except LooopyError as error:
             self.put(error)
         else:
-            await self._follow(client, context_id, 0)
+            await self._follow(place, context_id, 0)
 
-    async def _follow(self, client: Client, context_id: str, after: int) -> None:
+    async def _follow(self, place: LiveConversations, context_id: str, after: int) -> None:
         try:
-            async for event in client.events(context_id, after=after):
+            async for event in place.events(context_id, after=after):
                 self.put(event)
         except LooopyError as error:
             self.put(error)
@@ -146,3 +154,7 @@ class Background:
         self._loop.close()
         os.close(self.bell)
         os.close(self._rope)
+
+
+def _is_urgent(one: News) -> bool:
+    return one is not None and not (isinstance(one, Event) and one.seq is None)

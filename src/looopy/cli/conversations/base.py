@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict, Unpack
+
+from looopy.types.event import AgentEvent
 
 if TYPE_CHECKING:
     from looopy.server.client import ContextItem, ContextPage, HitPage, MessageItem, TurnItem
@@ -135,4 +137,48 @@ class Conversations(Protocol):
         Raises:
             FactoryFailed: The factory raised.
         """
+        ...
+
+
+class LiveConversations(Conversations, Protocol):
+    """
+    Conversations whose turns run: in this process, in others, or on a server.
+
+    A turn continues whoever leaves. Everything that happens comes as events, also of a turn that
+    this program began.
+    """
+
+    async def newest_messages(self, context_id: str, limit: int) -> list[MessageItem]:
+        """The newest messages, at most *limit*, the oldest of them first."""
+        ...
+
+    async def begin_turn(
+        self,
+        context_id: str,
+        message: str | None = None,
+        *,
+        inputs: Mapping[str, Any] | None = None,
+        idempotency_key: str | None = None,
+    ) -> int:
+        """
+        Begin a turn, or continue one (without a message); return its number once it is accepted.
+
+        Raises:
+            AgentBusy: A turn runs.
+            LooopyError: See `Agent.execute_turn`.
+        """
+        ...
+
+    def events(
+        self, context_id: str, *, after: int | None = None
+    ) -> AsyncGenerator[AgentEvent, None]:
+        """The durable events after the `seq` *after* and those to come, with passing ones."""
+        ...
+
+    async def cancel(self, context_id: str) -> None:
+        """Stop the running turn, in whichever process it runs."""
+        ...
+
+    async def aclose(self) -> None:
+        """Release the place. Turns of this process stop; others continue."""
         ...

@@ -6,16 +6,19 @@ No database is made, and only a fork, an erasure and a turn change one.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import asdict
 from datetime import date
-from typing import TYPE_CHECKING, Any, Final, Unpack, cast
+from typing import TYPE_CHECKING, Any, Final, Self, Unpack, cast
 
+from looopy.agent.agent import Agent
 from looopy.cli.conversations.base import Budgets, Conditions
 from looopy.cli.data_folder import shown_place
 from looopy.cli.factories import load_factory
-from looopy.errors import AgentBusy, ConfigurationError, ContextNotFound
+from looopy.errors import AgentBusy, ConfigurationError, ContextNotFound, StoreUnavailable
+from looopy.server.feed import Feed
 from looopy.server.host import AgentHost
 from looopy.server.items import context_to_json, hit_to_json, placed_to_json, turn_to_json
 from looopy.server.page.budgets import budget_items, limits_in
@@ -26,11 +29,13 @@ from looopy.stores.opening import open_stores
 from looopy.stores.pages import messages_of, turns_of
 from looopy.stores.records import ContextRecord
 from looopy.types.context import AuthContext
+from looopy.types.event import AgentEvent
 
 if TYPE_CHECKING:
     from looopy.server.client import ContextItem, ContextPage, HitPage, MessageItem, TurnItem
 
 _PAGE: Final = 200
+_LOOK_S: Final = 2.0
 
 
 def exists(url: str) -> bool:
@@ -172,6 +177,92 @@ class StoredConversations:
             rows += [{**who, **item} for item in budget_items(sums, limits, day)]
         dead = [call for call in await held_calls(stores) if call.is_stuck]
         return Budgets(sorted(rows, key=_order), host is not None, len(dead))
+
+
+class AgentConversations(StoredConversations):
+    """
+    Conversations of a database, with an agent for each in this process; see `LiveConversations`.
+
+    Args:
+        make: Makes the agent of a conversation, on these stores.
+    """
+
+    def __init__(self, stores: Stores, url: str, make: Callable[[str, Stores], Agent]) -> None:
+        super().__init__(stores, url)
+        self._make = make
+        self._agents: dict[str, tuple[Agent, Feed]] = {}
+        self._making = asyncio.Lock()
+
+    @classmethod
+    async def open(cls, url: str, make: Callable[[str, Stores], Agent]) -> Self:
+        """Open the database at *url*, which is made and migrated if necessary."""
+        return cls(await open_stores(url).__aenter__(), url, make)
+
+    async def context(self, context_id: str) -> ContextItem:
+        """See `Conversations`. Ends a turn that a dead process left, as each start of an agent."""
+        record = await self._stores.state.load(context_id)
+        if record is not None and record.open_turn is not None:
+            await (await self._agent(context_id))[0].refresh()
+        return await super().context(context_id)
+
+    async def newest_messages(self, context_id: str, limit: int) -> list[MessageItem]:
+        """See `LiveConversations`."""
+        recent = await self._stores.messages.recent(context_id, limit=limit)
+        return [cast("MessageItem", placed_to_json(one)) for one in recent]
+
+    async def begin_turn(
+        self,
+        context_id: str,
+        message: str | None = None,
+        *,
+        inputs: Mapping[str, Any] | None = None,
+        idempotency_key: str | None = None,
+    ) -> int:
+        """See `LiveConversations`."""
+        agent, _ = await self._agent(context_id)
+        turn = agent.execute_turn(message, inputs=inputs, idempotency_key=idempotency_key)
+        return await turn.accepted()
+
+    async def events(
+        self, context_id: str, *, after: int | None = None
+    ) -> AsyncGenerator[AgentEvent, None]:
+        """See `LiveConversations`."""
+        agent, feed = await self._agent(context_id)
+        looking = asyncio.create_task(_end_dead_turns(agent))
+        try:
+            async with aclosing(feed.follow(after)) as events:
+                async for event in events:
+                    if event.turn:  # others are about the agent, which a person does not know
+                        yield event
+        finally:
+            looking.cancel()
+
+    async def cancel(self, context_id: str) -> None:
+        """See `LiveConversations`."""
+        await (await self._agent(context_id))[0].cancel()
+
+    async def aclose(self) -> None:
+        """See `LiveConversations`."""
+        for agent, feed in self._agents.values():
+            await feed.close()
+            await agent.shutdown(cancel=True)
+        await self._stores.__aexit__(None, None, None)
+
+    async def _agent(self, context_id: str) -> tuple[Agent, Feed]:
+        async with self._making:  # events and a turn need the same agent
+            if context_id not in self._agents:
+                agent = self._make(context_id, self._stores)
+                await agent.start()
+                self._agents[context_id] = agent, Feed(agent, self._stores)
+            return self._agents[context_id]
+
+
+async def _end_dead_turns(agent: Agent) -> None:
+    """End the turn of a process that is gone where only its lease shows that, as off Linux."""
+    while True:
+        await asyncio.sleep(_LOOK_S)
+        with suppress(StoreUnavailable):  # its events end with the same error
+            await agent.refresh()
 
 
 def _item(record: ContextRecord) -> ContextItem:

@@ -9,6 +9,7 @@ from datetime import date
 from typing import Any, Final, Unpack
 from urllib.parse import urlsplit
 
+from looopy.cli.conversations.background import show_away
 from looopy.cli.conversations.base import Budgets, Conditions
 from looopy.cli.terminal import Terminal
 from looopy.errors import ConfigurationError, LooopyError
@@ -118,14 +119,6 @@ async def reach(
         reached = True
         client.patience_s = float("inf")
         yield client
-
-
-def show_away(terminal: Terminal, error: LooopyError | None) -> None:
-    """Say that the server is away, and why; or that it is back (`None`)."""
-    if error is None:
-        terminal.notice("[the server is back]")
-    else:
-        terminal.notice("[the server does not answer; trying again]")
 
 
 def connect(url: str, token: str | None, terminal: Terminal, **options: Any) -> ServedConversations:
