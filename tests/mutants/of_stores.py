@@ -1303,4 +1303,21 @@ MUTANTS = [
         "if len(turns) > 2:",
         "tests/agent/turns/test_buffered.py::test_nobody_comes_between_turns_that_are_saved_together",
     ),
+    mutant(
+        "a-listing-reads-the-index-alone",
+        "contexts with running turns are missing from a listing",
+        "looopy.stores.sql.contexts.listing:_find",
+        "_Listed(_newest([*unindexed, *indexed], most), lags)",
+        "_Listed(_newest([*indexed], most), lags)",
+        "tests/contract/every_store/test_contexts.py::TestListingOnSQLite",
+    ),
+    mutant(
+        "a-chunk-replaces-the-text",
+        "a client of A2A keeps the last piece of a text alone",
+        "looopy.server.protocols.a2a.following:_chunk_update",
+        "append=continues",
+        "append=False",
+        "tests/server/test_a2a_api.py::"
+        "test_the_text_of_each_answer_takes_the_place_of_the_one_before",
+    ),
 ]
