@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import copy
 from typing import Any
 
@@ -505,3 +506,20 @@ def test_files_of_the_page_become_blocks():
     message = read_request({"id": "t", "messages": [{**USER, "parts": parts}]}).message
     assert [block.type for block in message.content] == ["image", "document", "audio", "text"]
     assert (message.content[0].data, message.content[1].name) == ("aGk=", "b")
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "media"),
+    [
+        ("Makefile", b"all:\n", "text/plain"),
+        ("a.pdf", b"%PDF", "application/pdf"),
+        (None, b"\xff\xfe", "application/octet-stream"),
+    ],
+)
+def test_a_file_whose_type_the_browser_does_not_know_gets_one(name, data, media):
+    """It comes with an empty type: the name tells it, or the content."""
+    url = f"data:;base64,{base64.b64encode(data).decode()}"
+    part = {"type": "file", "mediaType": "", "url": url} | ({"filename": name} if name else {})
+    asked = read_request({"id": "c", "message": {"id": "m", "role": "user", "parts": [part]}})
+    [file] = asked.message.content
+    assert (file.mime_type, base64.b64decode(file.data)) == (media, data)

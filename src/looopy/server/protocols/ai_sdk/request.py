@@ -7,8 +7,11 @@ read: a user's message, or an assistant's with the person's answers in its tool 
 
 from __future__ import annotations
 
+import base64
+import mimetypes
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -25,7 +28,7 @@ from looopy.types.message import (
 )
 
 _MOST_ID_CHARS = 200
-_DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+)(?:;[\w.+-]+=[\w.+-]+)*;base64,", re.ASCII)
+_DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+)?(?:;[\w.+-]+=[\w.+-]+)*;base64,", re.ASCII)
 _TRIGGERS = ("submit-message", "regenerate-message")
 _IGNORED = frozenset({"step-start", "reasoning", "source-url", "source-document", "custom"})
 _ENDED = ("output-available", "output-error", "output-denied")
@@ -178,15 +181,17 @@ def _content(parts: Sequence[Any], path: str) -> str | list[UserBlock]:
 
 
 def _file(part: Mapping[str, Any], path: str) -> UserBlock:
-    media, url = _text(part, "mediaType", path), _text(part, "url", path, most=None)
+    media = "" if part.get("mediaType") == "" else _text(part, "mediaType", path)
+    url = _text(part, "url", path, most=None)
     name = part.get("filename")
     if name is not None and not isinstance(name, str):
         raise _refused(f"{path}/filename", "must be text")
     data, found = "", _DATA_URL.match(url)
     if found is not None:
-        data, media = url[found.end() :], found[1]
+        data, media = url[found.end() :], found[1] or media
     elif not url.startswith(("https://", "http://")):
         raise _refused(f"{path}/url", "must be a data URL in base64, or begin with https://")
+    media = media or _guessed(name, data)
     address = None if data else url
     family = media.partition("/")[0]
     if family == "image":
@@ -196,6 +201,16 @@ def _file(part: Mapping[str, Any], path: str) -> UserBlock:
             raise _refused(f"{path}/url", "audio must be a data URL")
         return AudioContent(data, mime_type=media)
     return DocumentContent(data, mime_type=media, url=address, name=name)
+
+
+def _guessed(name: str | None, data: str) -> str:
+    """The media type of a file whose type the browser does not know."""
+    if known := mimetypes.guess_type(name or "")[0]:
+        return known
+    with suppress(ValueError):
+        base64.b64decode(data, validate=True).decode()
+        return "text/plain"
+    return "application/octet-stream"
 
 
 def _tools(parts: Sequence[Any], path: str) -> Any:
