@@ -54,7 +54,7 @@ MUTANTS = [
                 "return None",
             ),
         ),
-        (f"{_KILLED}[B9-False]",),
+        (f"{_KILLED}[B9-plain]",),
     ),
     mutant(
         "inner-turns-without-keys",
@@ -62,7 +62,7 @@ MUTANTS = [
         "looopy.tools.sources.agents:_Errand.run",
         "idempotency_key=str(number),",
         "idempotency_key=None,",
-        f"{_KILLED}[B9-False]",
+        f"{_KILLED}[B9-plain]",
     ),
     mutant(
         "inner-turn-not-gone-on-with",
@@ -70,7 +70,7 @@ MUTANTS = [
         "looopy.tools.sources.agents:_Errand._goes_on",
         "if result.outcome in (Outcome.INTERRUPTED, Outcome.AUTH_REQUIRED): return True",
         "",
-        f"{_KILLED}[B8-False]",
+        f"{_KILLED}[B8-plain]",
     ),
     mutant(
         "inner-context-of-an-earlier-life",
