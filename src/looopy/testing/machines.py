@@ -519,6 +519,8 @@ class StoresAgree(RuleBasedStateMachine):
         self.commit_end(context, "z", StopReason.STOP, release=True, missed=None)
 
     def _begin(self, context: str, text: str | None, actor: str) -> Claimed | None:
+        """A new turn; `None` if the claim was refused, whatever claim there was before."""
+        before = self.claims.get(context)
         self.claim(
             context,
             text,
@@ -533,7 +535,8 @@ class StoresAgree(RuleBasedStateMachine):
             metadata={},
             ticket=None,
         )
-        return self.claims.get(context)
+        claimed = self.claims.get(context)
+        return None if claimed is before else claimed
 
     @rule(
         context=st.sampled_from(["a", "a", "f", "g"]),

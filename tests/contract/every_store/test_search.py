@@ -52,7 +52,7 @@ async def test_messages_that_the_index_lacks_are_found_without_writing(
         tried = []
         run = stores.contexts.backend.run
 
-        async def refuse(work, *, write, ring=None):
+        async def refuse(work, *, write, ring=None, removes=False):
             if write:
                 tried.append(work)
                 raise StorageFull("the disk is full")

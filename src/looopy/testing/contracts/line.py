@@ -39,7 +39,7 @@ async def _line(stores: Stores, context_id: str = CONTEXT) -> list[tuple[int, bo
 async def _held_up(stores: Stores, ticket: int | None = None) -> None:
     """Check that a claim is refused because of the line alone, and changes nothing."""
     before = await stores.state.load(CONTEXT), await stores.state.line(CONTEXT)
-    with pytest.raises(AgentBusy, match="earlier") as refused:
+    with pytest.raises(AgentBusy, match="queued") as refused:
         await begin(stores, ticket=ticket)
     assert refused.value.turn is None
     assert (await stores.state.load(CONTEXT), await stores.state.line(CONTEXT)) == before

@@ -156,7 +156,7 @@ async def test_a_page_of_events_costs_the_same_statements_whatever_it_holds(tmp_
     asked: list[str] = []
 
     class Counting(SQLiteDriver):
-        async def run(self, work, *, write, ring=None):
+        async def run(self, work, *, write, ring=None, removes=False):
             def counted():
                 steps = work()
                 answer = None

@@ -110,7 +110,7 @@ class _Spy:
         self.driver, self.notifier, self.seen = driver, driver.notifier, []
         self.blobs = None
 
-    async def run(self, work, *, write, ring=None):
+    async def run(self, work, *, write, ring=None, removes=False):
         if write and ring is not None:
             line = self.driver._line(work, ring)
             assert line is self.driver._line(work, None), work
