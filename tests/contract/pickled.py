@@ -16,7 +16,7 @@ class PickledBackend(MemoryBackend):
         super().__init__()
         self._path = path
         self._when = when
-        self.notifier.ring = self._rung
+        self.notifier.notify = self._rung
 
     def _rung(self, *_args: object, **_options: object) -> None:
         """Write: the backend rings after each change."""

@@ -278,18 +278,20 @@ class Known:
         before = self.record
         if before is None or not before.last_seq:
             return False
-        if record is None:
-            return True
-        made_anew = (
-            self._born not in {None, record.created_at}  # a redaction moves it by a microsecond
-            and record.created_at > before.last_activity
-        )
+        is_later = record is None or record.created_at > before.last_activity
+        if is_later and self._was_removed():
+            return False
         return (
-            made_anew
+            record is None
+            or (is_later and self._born not in {None, record.created_at})
             or record.epoch < before.epoch
             or record.last_seq < before.last_seq
             or record.visible_from < before.visible_from
         )
+
+    def _was_removed(self) -> bool:
+        """True if this process deleted the context: no acknowledged commit was lost with it."""
+        return self.stores.journal.notifier.has_removed(self.stores.tenant, self.context_id)
 
     async def _lacks(self, turn: int, began: datetime) -> bool:
         """True if the store does not have the *turn* that began then."""
@@ -318,7 +320,8 @@ class Known:
             ):
                 now = await self.stores.state.load(self.context_id)
                 # Else it was cleared, rewound or redacted between the two reads.
-                self.lost |= now is not None and _shape(now) == _shape(record)
+                same = now is not None and _shape(now) == _shape(record)
+                self.lost |= same and not self._was_removed()
         self.forget()  # at once: after a failed read, the next one would build on it
         self._visible_from, self._born = record.visible_from, record.created_at
         self._hidden = record.hidden

@@ -9,6 +9,7 @@ has listeners.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import TypeAlias
@@ -18,6 +19,9 @@ Key: TypeAlias = tuple[str, str]
 
 Listener: TypeAlias = Callable[[bool], object]
 """Called with whether the news may concern the inbox. It must be quick and must not raise."""
+
+
+_MOST_REMOVED = 1024
 
 
 class Notifier:
@@ -36,6 +40,7 @@ class Notifier:
         self.poll_s = poll_s
         self.noticed: Callable[[Key, bool], object] | None = None
         self._listeners: dict[Key, list[Listener]] = {}
+        self._removed: deque[Key] = deque(maxlen=_MOST_REMOVED)
 
     @property
     def has_listeners(self) -> bool:
@@ -76,6 +81,14 @@ class Notifier:
         """Say that a context has changed, and whether its inbox may have."""
         for listener in tuple(self._listeners.get((tenant, context_id), ())):
             listener(inbox)
+
+    def note_removal(self, tenant: str, context_id: str) -> None:
+        """Remember that a context was deleted here: an agent that misses it lost nothing."""
+        self._removed.append((tenant, context_id))
+
+    def has_removed(self, tenant: str, context_id: str) -> bool:
+        """True if the context was deleted here, unless very many were since."""
+        return (tenant, context_id) in self._removed
 
     def notify_all(self) -> None:
         """Say that any context may have changed, as after news that were missed."""

@@ -46,6 +46,7 @@ class InMemoryErasures(MemoryStore, Erasures):
         if inner := self._inner(context_id):
             return Gone(Counter(), inner=inner)
         del self.backend.contexts[self.tenant, context_id]
+        self.backend.notifier.note_removal(self.tenant, context_id)
         self._ring(context_id, inbox=True)
         return Gone(_counts(context))
 

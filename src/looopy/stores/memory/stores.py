@@ -188,6 +188,7 @@ class InMemoryStateStore(MemoryStore, StateStore):
             going += self._inner(name)
         for name in going:
             del self.backend.contexts[self.tenant, name]
+            self.backend.notifier.note_removal(self.tenant, name)
             self._ring(name, inbox=True)
 
     async def claim(self, claim: Claim) -> Claimed:

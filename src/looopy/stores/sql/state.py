@@ -87,6 +87,7 @@ class SQLStateStore(SQLStore, StateStore):
         has_blobs = self.backend.blobs is not None
         work = partial(_delete_steps, self.params(context_id), blobs=has_blobs)
         freed = await self.write(work, context_id, inbox=True, removes=True)
+        self.backend.notifier.note_removal(self.tenant, context_id)
         await drop_blobs(self.backend, self.tenant, freed)
 
     async def claim(self, claim: Claim) -> Claimed:

@@ -104,10 +104,10 @@ async def test_many_messages_are_decoded_in_small_parts_beside_the_loop(
     threads = Counter()
     decode = log.decode_records
 
-    def seen(found, words):
+    def seen(found):
         parts.append(len(found))
         threads[threading.current_thread() is threading.main_thread()] += 1
-        return decode(found, words)
+        return decode(found)
 
     monkeypatch.setattr(log, "decode_records", seen)
     url = "memory:" if kind == "memory" else f"sqlite:///{tmp_path / 'chat.db'}"

@@ -50,7 +50,10 @@ class SQLErasures(SQLStore, Erasures):
             return None
         has_blobs = self.backend.blobs is not None
         work = partial(erase_steps, self.params(context_id), terms, blobs=has_blobs)
-        return await self.write(work, context_id, inbox=True, removes=True)
+        gone = await self.write(work, context_id, inbox=True, removes=True)
+        if gone is not None and not gone.inner:
+            self.backend.notifier.note_removal(self.tenant, context_id)
+        return gone
 
     async def end_erasure(self, context_id: str, epoch: int) -> None:
         key = self.params(context_id, epoch=epoch)
