@@ -115,7 +115,7 @@ def test_bad_input_is_refused_with_the_way_out(looopy):
     for args, words in (
         (("nobody",), "there is no conversation 'nobody'"),
         (("sums", "--turn", "5"), "its turns are 1 to 1"),
-        (("sums", "--fork"), "say with which --agent MODULE:FACTORY"),
+        (("sums", "--fork"), "pass --agent MODULE:FACTORY"),
         (("sums", "--save", "x.txt"), "a file that ends in .json"),
         (("sums", "--agent", "app:fails"), "the factory failed: KeyError: 'MY_SETTING'"),
     ):

@@ -28,15 +28,18 @@ class Timer:
         call: `None` once it was made or cancelled.
     """
 
-    __slots__ = ("call", "due")
+    __slots__ = ("_timers", "call", "due")
 
-    def __init__(self, due: float, call: Callable[[], object] | None) -> None:
+    def __init__(self, timers: _Timers, due: float, call: Callable[[], object] | None) -> None:
         self.due = due
         self.call = call
+        self._timers = timers
 
     def cancel(self) -> None:
         """Make no call, and keep nothing that the call refers to."""
-        self.call = None
+        if self.call is not None:
+            self.call = None
+            self._timers.settled()
 
 
 class _Timers:
@@ -45,6 +48,7 @@ class _Timers:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = ref(loop)  # the loop refers to this object
         self._waiting: list[tuple[float, int, Timer]] = []
+        self._live = 0  # of these, how many are neither made nor cancelled
         self._numbers = itertools.count()
         self._sweep_above = _FEW
         self._next: asyncio.TimerHandle | None = None
@@ -52,6 +56,7 @@ class _Timers:
 
     def add(self, timer: Timer) -> None:
         due, waiting = timer.due, self._waiting
+        self._live += 1
         if len(waiting) > self._sweep_above:
             waiting[:] = [one for one in waiting if one[2].call is not None]
             heapq.heapify(waiting)
@@ -59,6 +64,20 @@ class _Timers:
         heapq.heappush(waiting, (due, next(self._numbers), timer))
         if self._next is None or due < self._due:
             self._wait()
+
+    def settled(self) -> None:
+        """
+        Count a timer that was cancelled, and keep none in the event loop without a live one.
+
+        The event loop drops its cancelled timers, with the contexts that they refer to, only up to
+        its first live one.
+        """
+        self._live -= 1
+        if not self._live:
+            self._waiting.clear()
+            if self._next is not None:
+                self._next.cancel()
+                self._next = None
 
     def _wait(self) -> None:
         """Have the event loop call when the earliest timer is due."""
@@ -80,6 +99,7 @@ class _Timers:
                 timer = heapq.heappop(waiting)[2]
                 call, timer.call = timer.call, None
                 if call is not None:
+                    self._live -= 1
                     call()
         finally:  # the loop reports the error of a call
             self._wait()
@@ -103,6 +123,6 @@ def after(seconds: float, call: Callable[[], object]) -> Timer:
     timers = _here.timers
     if timers is None or timers.loop() is not loop:
         timers = _here.timers = _Timers(loop)
-    timer = Timer(loop.time() + seconds, call)
+    timer = Timer(timers, loop.time() + seconds, call)
     timers.add(timer)
     return timer
