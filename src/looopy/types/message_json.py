@@ -62,7 +62,8 @@ def usage_to_json(usage: Usage, *, compact: bool = False) -> dict[str, Any]:
 def _written(of: type, value: Any, *, compact: bool) -> dict[str, Any]:
     data: dict[str, Any] = {}
     for name, field in FIELDS[of].items():
-        found, default = getattr(value, name), field.default
+        found: Any = getattr(value, name)
+        default = field.default
         leave = field.left_out == "always" or (compact and field.left_out == "compact")
         if name == "role" or (leave and type(found) is type(default) and found == default):
             continue

@@ -53,7 +53,9 @@ def _dataclass(kind: type, way: str) -> CoreSchema:
         # A row says when its message was made: a message that does not is of now.
         if name != "timestamp" and (way == "reads" or field.left_out != "never"):
             default = field.default if field.left_out != "never" else default_of(kind, name)
-            given = {"default": default} if default != {} else {"default_factory": dict}
+            given: dict[str, Any] = {"default": default}
+            if default == {}:
+                given = {"default_factory": dict}
             schema = core_schema.with_default_schema(schema, **given)
         found.append(core_schema.dataclass_field(name, schema))
         names.append(name)

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
+import pydantic_core.core_schema  # noqa: F401 - else the first step imports it, and is killed there
 import pytest
 
 from looopy.stores.bundle import Stores
