@@ -31,7 +31,7 @@ def main() -> None:
     for path in ("alembic.ini", "migrations/env.py", "migrations/script.py.mako"):
         if not packed.joinpath(path).is_file():
             sys.exit(f"{path} is not in the wheel")
-    page = importlib.resources.files("looopy.server").joinpath("ui", "static")
+    page = importlib.resources.files("looopy.server").joinpath("page", "static")
     for path in ("index.html", "style.css", "main.js"):
         if not page.joinpath(path).is_file():
             sys.exit(f"{path} of the page is not in the wheel")

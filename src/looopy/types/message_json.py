@@ -68,8 +68,10 @@ def _written(of: type, value: Any, *, compact: bool) -> dict[str, Any]:
         if name == "role" or (leave and type(found) is type(default) and found == default):
             continue
         kind = field.kind
-        if kind is USAGE or (kind is COST and found is not None):
-            found = _written(Cost if kind is COST else Usage, found, compact=compact)
+        if kind is USAGE:
+            found = _written(Usage, found, compact=compact)
+        elif kind is COST:
+            found = found and _written(Cost, found, compact=compact)
         elif kind is STOP:
             found = _stop_reason(found).value
         elif kind is CITATIONS:
