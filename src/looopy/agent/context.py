@@ -255,7 +255,7 @@ class Known:
                 continue  # another process was closing it
         await self._find_open_calls(tools)
         if self.doubted is not None:
-            self.lost |= await self._lacks(*self.doubted)
+            self.lost |= not self._was_removed() and await self._lacks(*self.doubted)
             self.doubted = None
         self.saved_epoch, self.saved_position = self.epoch, self._position
         self.stale = False

@@ -13,8 +13,14 @@ import pytest
 from tests.agent.kit import Gate, add, assert_whole
 from tests.going_back import GoingBack
 
-from looopy.errors import CommitsLost, ContextNotFound, LooopyError, StoreConflict
-from looopy.testing import ScriptedProvider, failure, text, tool_call
+from looopy.errors import (
+    CommitsLost,
+    ContextNotFound,
+    LooopyError,
+    StorageFull,
+    StoreConflict,
+)
+from looopy.testing import ScriptedProvider, SpyStores, failure, text, tool_call
 from looopy.types.event import Compaction
 from looopy.types.message import UserMessage
 
@@ -121,6 +127,27 @@ async def test_a_lost_failure_is_reported(make_agent, stores, past):
     with pytest.raises(CommitsLost):
         await agent.execute_turn("two")
     assert (await agent.execute_turn("two")).text == "found"
+
+
+@pytest.mark.parametrize("ended", [True, False])
+async def test_an_erasure_by_this_process_is_no_loss(make_agent, stores, ended):
+    """Nor if the store refused the end of the turn before, so that nobody knows how it ended."""
+    spy = SpyStores(stores)
+    agent = await make_agent(echo(), stores=spy.stores)
+    await agent.execute_turn("one")
+    if not ended:
+        spy.hook = _full
+        with pytest.raises(StorageFull):
+            await agent.execute_turn("two")
+        spy.hook = None
+    await stores.contexts.erase("ada", force=True)
+    assert (await agent.execute_turn("again")).text == "again"
+    assert agent.state.turn_count == 1
+
+
+def _full(name, _argument):
+    if name == "commit":
+        raise StorageFull("the disk is full")
 
 
 def _keep(past, reply):
