@@ -35,7 +35,9 @@ _PASTE_ON: Final = "\x1b[?2004h"
 _PASTE_OFF: Final = "\x1b[?2004l"
 _PASTE_BEGINS: Final = "\x1b[200~"
 _PASTE_ENDS: Final = "\x1b[201~"
+_CTRL_D: Final = b"\x04"
 _marks_pastes = False
+_later = bytearray()  # keys of the terminal that were read with a line before them
 _UNPRINTABLE: Final = "\N{REPLACEMENT CHARACTER}"
 _CONTROL_PICTURES: Final = 0x2400
 _REPEATS: Final = 3
@@ -353,6 +355,7 @@ def _typed_ahead() -> str:
     The line that a person typed while nobody read; without its end if it has none yet.
 
     readline changes the terminal's mode, and a Ctrl-D that came before would be lost with that.
+    Keys that came in readline's own mode are several lines at once, with the ends that keys have.
 
     Raises:
         EOFError: Ctrl-D was pressed at the beginning of the line.
@@ -360,11 +363,16 @@ def _typed_ahead() -> str:
     typed = b""
     if os.name != "posix":
         return ""  # select is for sockets there
-    while _goes_on(typed) and select.select([sys.stdin], [], [], 0)[0]:
-        piece = os.read(sys.stdin.fileno(), 4096)
-        if not piece:
+    while _goes_on(typed) and (_later or select.select([sys.stdin], [], [], 0)[0]):
+        piece = bytes(_later) or os.read(sys.stdin.fileno(), 4096).replace(b"\r", b"\n")
+        _later.clear()
+        if not piece or (not typed and piece.startswith(_CTRL_D)):
             raise EOFError
         typed += piece
+        line, end, rest = typed.partition(b"\n")
+        if end and rest and _PASTE_BEGINS.encode() not in typed:
+            typed = line + end
+            _later.extend(rest)
     text = typed.decode(sys.stdin.encoding, "surrogateescape")
     if _in_paste(typed):  # its last line has no end
         text += _begun_line()
