@@ -54,7 +54,7 @@ _TRIM_ABOVE = 4 * _WINDOW  # messages in memory above which the oldest are dropp
 
 
 def _shape(record: ContextRecord) -> tuple[object, ...]:
-    """What is equal as long as no message is hidden, shown again or redacted."""
+    """Facts that stay equal as long as no message is hidden, shown again or redacted."""
     return record.created_at, record.visible_from, record.hidden
 
 

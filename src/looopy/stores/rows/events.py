@@ -459,7 +459,7 @@ def decode_entry(number: int, kind: str, actor_id: str | None, created_us: int, 
 
 
 def interrupted_now() -> TurnClosing:
-    """What closes the row of a turn that ends as interrupted, without a `turn_end`."""
+    """Columns that close a turn as interrupted, without a `turn_end`."""
     now = to_us(utc_now())
     return TurnClosing(0, Outcome.INTERRUPTED, StopReason.INTERRUPTED, NO_USAGE, "{}", now)
 
