@@ -168,6 +168,7 @@ class Known:
         self.stale = True
         self.lost = False
         self.doubted: tuple[int, datetime] | None = None
+        self._removal = stores.journal.notifier.removal_of(stores.tenant, context_id)
         self.saved_epoch = 0
         self.saved_position = 0
         self.staged: StagedArtifactStore | None = None
@@ -255,8 +256,9 @@ class Known:
                 continue  # another process was closing it
         await self._find_open_calls(tools)
         if self.doubted is not None:
-            self.lost |= not self._was_removed() and await self._lacks(*self.doubted)
+            self.lost |= await self._lacks(*self.doubted)
             self.doubted = None
+        self._forgive_removal()
         self.saved_epoch, self.saved_position = self.epoch, self._position
         self.stale = False
 
@@ -278,20 +280,24 @@ class Known:
         before = self.record
         if before is None or not before.last_seq:
             return False
-        is_later = record is None or record.created_at > before.last_activity
-        if is_later and self._was_removed():
-            return False
+        if record is None:
+            return True
+        made_anew = (
+            self._born not in {None, record.created_at}  # a redaction moves it by a microsecond
+            and record.created_at > before.last_activity
+        )
         return (
-            record is None
-            or (is_later and self._born not in {None, record.created_at})
+            made_anew
             or record.epoch < before.epoch
             or record.last_seq < before.last_seq
             or record.visible_from < before.visible_from
         )
 
-    def _was_removed(self) -> bool:
-        """True if this process deleted the context: no acknowledged commit was lost with it."""
-        return self.stores.journal.notifier.has_removed(self.stores.tenant, self.context_id)
+    def _forgive_removal(self) -> None:
+        """Take nothing for lost if this process has deleted the context since the last read."""
+        removal = self.stores.journal.notifier.removal_of(self.stores.tenant, self.context_id)
+        if removal > self._removal:
+            self._removal, self.lost = removal, False
 
     async def _lacks(self, turn: int, began: datetime) -> bool:
         """True if the store does not have the *turn* that began then."""
@@ -320,8 +326,7 @@ class Known:
             ):
                 now = await self.stores.state.load(self.context_id)
                 # Else it was cleared, rewound or redacted between the two reads.
-                same = now is not None and _shape(now) == _shape(record)
-                self.lost |= same and not self._was_removed()
+                self.lost |= now is not None and _shape(now) == _shape(record)
         self.forget()  # at once: after a failed read, the next one would build on it
         self._visible_from, self._born = record.visible_from, record.created_at
         self._hidden = record.hidden
@@ -613,6 +618,7 @@ class Known:
         except StoreConflict:
             found = await store.load(self.context_id)
             self.lost |= self._went_back(found)
+            self._forgive_removal()
             if record is not None and found is not None:
                 self.remember(
                     now=found.last_activity, version=found.version, metadata=found.metadata

@@ -9,9 +9,9 @@ has listeners.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from functools import partial
+from itertools import count
 from typing import TypeAlias
 
 Key: TypeAlias = tuple[str, str]
@@ -40,7 +40,8 @@ class Notifier:
         self.poll_s = poll_s
         self.noticed: Callable[[Key, bool], object] | None = None
         self._listeners: dict[Key, list[Listener]] = {}
-        self._removed: deque[Key] = deque(maxlen=_MOST_REMOVED)
+        self._removals: dict[Key, int] = {}
+        self._numbers = count(1)
 
     @property
     def has_listeners(self) -> bool:
@@ -84,11 +85,14 @@ class Notifier:
 
     def note_removal(self, tenant: str, context_id: str) -> None:
         """Remember that a context was deleted here: an agent that misses it lost nothing."""
-        self._removed.append((tenant, context_id))
+        self._removals.pop((tenant, context_id), None)
+        self._removals[tenant, context_id] = next(self._numbers)
+        if len(self._removals) > _MOST_REMOVED:
+            del self._removals[next(iter(self._removals))]
 
-    def has_removed(self, tenant: str, context_id: str) -> bool:
-        """True if the context was deleted here, unless very many were since."""
-        return (tenant, context_id) in self._removed
+    def removal_of(self, tenant: str, context_id: str) -> int:
+        """Greater after each deletion of the context here; 0 before, or if very many came since."""
+        return self._removals.get((tenant, context_id), 0)
 
     def notify_all(self) -> None:
         """Say that any context may have changed, as after news that were missed."""

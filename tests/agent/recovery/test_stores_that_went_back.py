@@ -145,6 +145,19 @@ async def test_an_erasure_by_this_process_is_no_loss(make_agent, stores, ended):
     assert agent.state.turn_count == 1
 
 
+async def test_a_loss_after_an_erasure_is_reported(make_agent, stores, past):
+    """The erasure excuses the context that it erased, and not the one that was begun since."""
+    agent = await make_agent(echo(), stores=stores)
+    await agent.execute_turn("one")
+    await stores.contexts.erase("ada")
+    past.keep()
+    await agent.execute_turn("begun again")
+    past.go_back()
+    with pytest.raises(CommitsLost):
+        await agent.execute_turn("two")
+    assert (await agent.execute_turn("two")).text == "two"
+
+
 def _full(name, _argument):
     if name == "commit":
         raise StorageFull("the disk is full")
