@@ -52,11 +52,12 @@ MUTANTS = [
     ),
     mutant(
         "web-answer-given-before-is-refused",
-        "a turn that was cut after an approval cannot be continued by the page",
+        "a page that repeats a decision is told that there is no such request",
         "looopy.server.protocols.ai_sdk.chat:_check_decided",
         "isinstance(event, ApprovalDecided) and event.request_id in left",
         "False",
-        f"{_CHAT}::test_a_turn_that_was_cut_continues_when_the_page_asks_again",
+        "tests/server/test_deciding_in_protocols.py"
+        "::test_an_owners_decision_that_comes_again_is_the_same_and_another_is_refused[UseChat]",
     ),
     mutant(
         "web-edit-appends",
