@@ -9,10 +9,12 @@ give to somebody who opens them anew. The stores are never compared with themsel
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import inspect
 import itertools
 import random
+import re
 import secrets
 import tempfile
 import threading
@@ -32,6 +34,7 @@ from looopy.errors import LooopyError
 from looopy.stores.bundle import Stores
 from looopy.stores.owner import Owner
 from looopy.stores.records import Commit
+from looopy.stores.sql.sqlite import gaps
 from looopy.testing import ScriptedProvider, text
 from looopy.testing.contracts.turns import answer, begin, said, starts
 from looopy.types.config import LoopConfig
@@ -65,11 +68,13 @@ class Place:
 
     def __init__(self, url: str) -> None:
         self._opened = open_stores(url)
+        self._file = Path(url.removeprefix("sqlite:///")) if url.startswith("sqlite:") else None
         self._in_memory = url == "memory:"
         name = secrets.token_hex(4)  # others may have been here
         self._tenants = (f"{name}-{n}" for n in itertools.count())
         self._threads = 0
-        self._files = 0
+        self._files: Counter[str] = Counter()
+        self._were_idle = 0
 
     async def __aenter__(self) -> Self:
         await self._opened.__aenter__()
@@ -92,7 +97,10 @@ class Place:
     def settle(self) -> None:
         """Take what is open now for what may be: a first run opens what all others use."""
         gc.collect()
+        if self._file is not None:  # the first deletion opens the file once more, for good
+            gaps._descriptor(self._file)
         self._threads, self._files = threading.active_count(), self._open_files()
+        self._were_idle = self._idle()
 
     async def left_over(self) -> list[str]:
         """Threads, files and connections that were not there when `settle` was called, and stay."""
@@ -107,8 +115,9 @@ class Place:
         problems = []
         if threading.active_count() > self._threads:
             problems.append(f"threads: {[t.name for t in threading.enumerate()]}")
-        if self._open_files() > self._files:
-            problems.append(f"{self._open_files()} files are open, {self._files} were")
+        opened = self._open_files()
+        if opened.total() - self._idle() > self._files.total() - self._were_idle:
+            problems.append(f"{opened.total()} files are open, more are {opened - self._files}")
         pool = self._pool()
         if pool is not None and pool.in_use:
             problems.append(f"{pool.in_use} connections were not given back")
@@ -117,11 +126,18 @@ class Place:
     def _pool(self) -> Any:
         return getattr(getattr(self._opened.state, "backend", None), "_pool", None)
 
-    def _open_files(self) -> int:
-        """Without those of connections that wait in the pool, whose number is its own business."""
+    def _idle(self) -> int:
+        """Connections that wait in the pool, whose number is its own business."""
         pool = self._pool()
-        waiting = 0 if pool is None else pool.idle
-        return sum(1 for _ in Path("/proc/self/fd").iterdir()) - waiting
+        return 0 if pool is None else pool.idle
+
+    def _open_files(self) -> Counter[str]:
+        """What is open, by its name."""
+        opened: Counter[str] = Counter()
+        for path in Path("/proc/self/fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):  # closed by now
+                opened[re.sub(r"\[\d+\]", "", str(path.readlink()))] += 1
+        return opened
 
 
 def _unhurried(stores: Stores) -> Stores:

@@ -18,10 +18,12 @@ from looopy.agent.context import Known
 from looopy.history.view import View
 from looopy.history.window import Limits, Window, fitting, folded, visible
 from looopy.llm.render import Rendering, render
+from looopy.stores.memory.stores import MemoryBackend
 from looopy.types.config import LoopConfig
 from looopy.types.message import Message, UserMessage
 from looopy.types.summary import find_fold, summary_message
 
+STORES = MemoryBackend().stores()  # nothing is read from it
 READERS = [("", ""), (PROVIDER, MODEL), (PROVIDER, f"{MODEL}-latest"), ("openai", "gpt")]
 longer = settings(search, max_examples=search.max_examples * 2)
 summaries = st.builds(summary_message, st.text(max_size=40), kept=st.integers(0, 12))
@@ -123,7 +125,7 @@ def test_what_an_agent_knows_is_shown_as_from_scratch(
     log: list[Message], config: LoopConfig, data: Any
 ) -> None:
     """Turns that were stored, in part, or as something else."""
-    known: Known = Known(None, "c", config)  # type: ignore[arg-type]  # reads nothing
+    known = Known(STORES, "c", config)
     position = 0
     rest = list(log)
     while rest:
