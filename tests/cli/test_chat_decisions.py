@@ -66,6 +66,7 @@ class Talker:
         self.said = []
         self.pending = [pending_to_json(one) for one in pending]
         self.news = asyncio.Queue()
+        self.shown = lambda: True  # whether the chat has taken all events
 
     async def context(self, _context_id):
         """The conversation, with a durable event for each turn."""
@@ -97,6 +98,7 @@ def converse(place, *typed):
     """Type these lines into a chat with the place, until its end."""
     terminal = Terminal(*typed)
     with Background() as background:
+        place.shown = background.news.empty
         talk = Talk(background, place, terminal, "c", as_json=False)
         talk.open(with_past=True)
         talk.converse(go_on=False)
@@ -139,3 +141,40 @@ def test_help_is_shown_and_not_sent():
     assert any("Ctrl-D leaves" in line for line in shown)
     assert any("`y REASON`" in line for line in shown)
     assert any(line.startswith("`e {") for line in shown)
+
+
+class Overtaken(Talker):
+    """A place whose answer leaves before the turn has ended, and comes after the event of it."""
+
+    def __init__(self):
+        super().__init__()
+        self.held, self.given = [], asyncio.Event()
+
+    async def context(self, context_id):
+        """The conversation as it was while its turn ran; then as it is."""
+        if not self.held:
+            return await super().context(context_id)
+        self.news.put_nowait(self.held.pop())
+        await self.given.wait()
+        while not self.shown():  # noqa: ASYNC110 - a queue of another thread
+            await asyncio.sleep(0)
+        return {**await super().context(context_id), "status": "busy", "last_seq": 0}
+
+    async def begin_turn(self, context_id, text=None, **options):
+        """Remember the turn, and hold its end back."""
+        turn = await super().begin_turn(context_id, text, **options)
+        self.held.append(self.news.get_nowait())
+        return turn
+
+    async def events(self, _context_id, after=None):
+        """The ends of turns."""
+        while True:
+            yield await self.news.get()
+            self.given.set()
+
+
+def test_an_answer_that_events_have_overtaken_is_asked_for_again():
+    """A context that was busy when the answer left holds up no chat that has seen the end since."""
+    place = Overtaken()
+    converse(place, "hello", "again")
+    assert place.said == [("hello", None), ("again", None)]

@@ -361,7 +361,8 @@ class Talk:
                 if self._seq is None:
                     return None
                 item = self.call(self._place.context(self.context_id))
-                if self._running or not self._background.news.empty():
+                overtaken = item["last_seq"] < self._seq  # by events that came before the answer
+                if overtaken or self._running or not self._background.news.empty():
                     continue
                 if item["status"] != "busy" and item["last_seq"] <= self._seq:
                     return item
