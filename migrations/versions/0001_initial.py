@@ -24,7 +24,7 @@ depends_on = None
 _CONTEXT = (
     "epoch turn_count last_position last_seq visible_from cleared_seq open_turn? holder:text?"
     " lease_until? owner_actor:text? state:text metadata:text version created_at last_activity"
-    " inbox_last=0 inbox_waiting=0 cancel_turn? last_ticket=0 line_until? last_write? tags:text?"
+    " inbox_last=0 inbox_waiting=0 cancel_turn? last_ticket=0 queued_until? last_write? tags:text?"
     " rewound:text?"
 )
 _TURN = (

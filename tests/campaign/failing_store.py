@@ -37,7 +37,7 @@ from looopy.types.message import ToolResultMessage
 from looopy.types.result import TurnResult
 
 HOWS = ("before", "full", "after", "never")
-QUIET = ("inbox", "leave_line", "renew")
+QUIET = ("inbox", "leave_wait_queue", "renew")
 """Calls that may fail unheard: they are made again, or the next commit tells."""
 
 

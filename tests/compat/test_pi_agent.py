@@ -443,7 +443,7 @@ async def test_p81_p82_the_state_knows_before_a_listener_does(make):
 
 
 async def test_p83_p37_a_failed_answer_is_the_error_of_the_state(make):
-    """Known when its turn ends; the next run forgets it."""
+    """ContextView when its turn ends; the next run forgets it."""
     agent, seen = make([failure(LLMUnavailable("down")), text("a")]), []
     agent.subscribe(lambda e: e.type == "turn_end" and seen.append(agent.state.error))
     await agent.prompt("hi")

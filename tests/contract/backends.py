@@ -1,5 +1,5 @@
 """
-Backends to run a contract on: `globals().update(on_every_store("Line", LineContract))`.
+Backends to run a contract on: `globals().update(on_every_store("WaitQueue", WaitQueueContract))`.
 
 Both drivers of Postgres run the same statements, so most contracts run over psycopg in the long run
 alone. Each change runs the two whose values take many forms on the wire, messages and artifacts,

@@ -64,7 +64,7 @@ async def test_no_write_passes_the_fence(place):
             "commit": lambda: commit(stores, open_turn, [ends(context_id="runs")]),
             "renew": lambda: state.renew("runs", open_turn.epoch, 60.0),
             "release": lambda: state.release("runs", open_turn.epoch),
-            "line": lambda: state.join_line("idle", "holder", 60.0),
+            "line": lambda: state.join_wait_queue("idle", "holder", 60.0),
             "append": lambda: stores.messages.append("idle", [user("x")]),
             "artifact": lambda: stores.artifacts.save("idle", "doc", b"x"),
             "large artifact": lambda: stores.artifacts.save("idle", "doc", b"x" * 2_000_000),

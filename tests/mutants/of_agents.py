@@ -59,7 +59,7 @@ MUTANTS = [
     mutant(
         "inner-turns-without-keys",
         "a turn that was accepted before the crash is asked for again",
-        "looopy.tools.sources.agents:_Errand.run",
+        "looopy.tools.sources.agents:_InnerRun.run",
         "idempotency_key=str(number),",
         "idempotency_key=None,",
         f"{_KILLED}[B9-plain]",
@@ -67,7 +67,7 @@ MUTANTS = [
     mutant(
         "inner-turn-not-gone-on-with",
         "an agent that was killed at work has worked for nothing",
-        "looopy.tools.sources.agents:_Errand._goes_on",
+        "looopy.tools.sources.agents:_InnerRun._goes_on",
         "if result.outcome in (Outcome.INTERRUPTED, Outcome.AUTH_REQUIRED): return True",
         "",
         f"{_KILLED}[B8-plain]",
@@ -83,7 +83,7 @@ MUTANTS = [
     mutant(
         "inner-failure-is-an-answer",
         "the outer model believes an agent that has failed",
-        "looopy.tools.sources.agents:_Errand._wrong",
+        "looopy.tools.sources.agents:_InnerRun._wrong",
         "if result.outcome is Outcome.FAILED:",
         "if False:",
         f"{_AS_TOOLS}::test_a_failed_agent_is_a_failed_call",
@@ -91,7 +91,7 @@ MUTANTS = [
     mutant(
         "inner-turn-outlives-the-call",
         "a user cancels, and the agent works on and pays",
-        "looopy.tools.sources.agents:_Errand._watch",
+        "looopy.tools.sources.agents:_InnerRun._watch",
         "stream.cancel()",
         "",
         f"{_AS_TOOLS}::test_cancelling_the_turn_cancels_the_agent",
@@ -107,7 +107,7 @@ MUTANTS = [
     mutant(
         "inner-usage-is-free",
         "a budget is kept to by whoever has others do the work",
-        "looopy.tools.sources.agents:_Errand._count",
+        "looopy.tools.sources.agents:_InnerRun._count",
         "self._context.charge(result.usage)",
         "pass",
         f"{_AS_TOOLS}::test_the_agent_uses_up_the_budget_of_the_turn",
@@ -115,7 +115,7 @@ MUTANTS = [
     mutant(
         "approval-of-something-else",
         "a person allows the outer call and never saw what would be paid",
-        "looopy.tools.sources.agents:_Errand._ask",
+        "looopy.tools.sources.agents:_InnerRun._ask",
         "args=request.args if of_a_call else None",
         "args=None",
         f"{_AS_TOOLS}::test_an_approval_of_the_agents_call_is_asked_as_it_is",

@@ -47,7 +47,7 @@ MUTANTS = [
     mutant(
         "pi-queued-at-the-end-waits",
         "what a listener says to the answer is not answered in the run",
-        "looopy.compat.pi.agent:Agent._hear",
+        "looopy.compat.pi.agent:Agent._receive",
         "translator.held = event\n"
         "return",
         "pass",
@@ -121,7 +121,7 @@ MUTANTS = [
     mutant(
         "last-report-lost",
         "the end of a call comes before what its tool reported last",
-        "looopy.loop.tool_tasks:Crew._run_and_tell",
+        "looopy.loop.tool_tasks:ToolTaskGroup._run_and_tell",
         "if call.id in self._reporting:",
         "if call.id in ():",
         "tests/agent/streams/test_last_reports.py::test_every_report_comes_before_the_end_of_its_call",

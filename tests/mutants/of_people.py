@@ -93,7 +93,7 @@ MUTANTS = [
     mutant(
         "asking-counts-as-a-start",
         "a call that only asked is given up as of unknown outcome",
-        "looopy.agent.context:Known._find_open_calls",
+        "looopy.agent.context:ContextView._find_open_calls",
         "if turn > asked.get(call_id, 0)}",
         "if turn > 0}",
         f"{_ASKING}::test_an_accepted_answer_survives_its_turn",
@@ -102,8 +102,8 @@ MUTANTS = [
         "asked-at-the-end-of-the-turn",
         "a crash beside a slow tool costs the question",
         "looopy.loop.tool_calls:run_tools",
-        "(_answer_done(turn, crew, rest) or turn.out.asks) and crew",
-        "_answer_done(turn, crew, rest) and crew",
+        "(_answer_done(turn, tasks, rest) or turn.out.asks) and tasks",
+        "_answer_done(turn, tasks, rest) and tasks",
         f"{_ASKING}::test_what_is_asked_beside_a_slow_call_is_stored_at_once",
     ),
     mutant(

@@ -8,7 +8,7 @@ _LEFT = "tests/agent/sharing/test_leases.py"
 _INBOX = "tests/agent/inbox/test_inbox.py"
 _LOOPS = "tests/agent/lifecycle/test_event_loops.py"
 _KEYS = "tests/agent/sharing/test_idempotency.py"
-_LINE = "tests/agent/sharing/test_line.py"
+_LINE = "tests/agent/sharing/test_wait_queue.py"
 _WAITING = "tests/agent/lifecycle/test_waiting.py"
 _ON_SQLITE = "tests/contract/every_store/test_inbox.py::TestInboxOnSQLite"
 
@@ -51,7 +51,7 @@ MUTANTS = [
     mutant(
         "cancel-comes-too-late",
         "a turn that was asked to stop ends as if nobody had",
-        "looopy.loop.turn:_hear",
+        "looopy.loop.turn:_receive",
         "if cancel.reason is not None:",
         "if False:",
         f"{_INBOX}::test_a_cancel_that_is_acknowledged_before_the_end_counts[memory]",
@@ -136,7 +136,7 @@ MUTANTS = [
     mutant(
         "displaced-though-renewed",
         "an owner that renewed after the last look is displaced all the same",
-        "looopy.agent.context:Known._close",
+        "looopy.agent.context:ContextView._close",
         "displace=holder if holder is not None and provably_dead(holder) else None,",
         "displace=holder,",
         f"{_LEFT}::"
@@ -158,15 +158,15 @@ MUTANTS = [
         "pass",
         "tests/unit/stores/test_owner.py::test_owners_of_another_process_are_told_apart",
     ),
-    # --- the line ---
+    # --- the queue ---
     mutant(
         "first-come-last-served",
         "whoever asks most often is served, and somebody waits for ever",
         "looopy.stores.sql.statements:CLAIM",
-        " AND open_turn IS NULL AND (line_until IS NULL OR NOT ({_IN_LINE}))",
+        " AND open_turn IS NULL AND (queued_until IS NULL OR NOT ({_QUEUED}))",
         " AND open_turn IS NULL AND (:ticket IS NULL OR :ticket >= 0)",
         f"{_LINE}::test_who_does_not_wait_does_not_jump_the_line[sqlite]",
-        "tests/contract/every_store/test_line.py::TestLineOnSQLite::test_those_in_line_are_served_in_order",
+        "tests/contract/every_store/test_wait_queue.py::TestWaitQueueOnSQLite::test_those_in_line_are_served_in_order",
     ),
     mutant(
         "tickets-out-of-order",
@@ -179,7 +179,7 @@ MUTANTS = [
     mutant(
         "dead-hold-the-line",
         "everybody waits for a process that was killed while it waited",
-        "looopy.agent.line:Line.drop_the_dead",
+        "looopy.agent.wait_queue:QueuePlace.drop_the_dead",
         "if provably_dead(other.holder):",
         "if False:",
         f"{_LINE}::test_one_who_is_dead_holds_up_nobody[memory]",
@@ -187,7 +187,7 @@ MUTANTS = [
     mutant(
         "place-left-behind",
         "one who gave up holds up those behind",
-        "looopy.agent.line:Line.leave",
+        "looopy.agent.wait_queue:QueuePlace.leave",
         "self._held.close()\n"
         "await self._leave_place()",
         "self._held.close()",

@@ -188,7 +188,7 @@ MUTANTS = [
     mutant(
         "charged-twice",
         "a turn is stopped by a budget that an earlier turn had used up",
-        "looopy.tools.sources.agents:_Errand._count",
+        "looopy.tools.sources.agents:_InnerRun._count",
         "if anew: self._context.charge(result.usage)",
         "self._context.charge(result.usage)",
         "tests/agent/tools/test_agents_as_tools.py::test_what_the_agent_used_is_charged_once",

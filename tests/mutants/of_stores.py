@@ -66,7 +66,7 @@ MUTANTS = [
     mutant(
         "damaged-start-runs-again",
         "a tool runs a second time because the row of its start is damaged",
-        "looopy.agent.context:Known._find_open_calls",
+        "looopy.agent.context:ContextView._find_open_calls",
         "c.id in started or ANY_CALL in started",
         "c.id in started",
         f"{_DAMAGED}::test_a_call_whose_start_cannot_be_read_counts_as_started",
@@ -161,8 +161,8 @@ MUTANTS = [
             ),
             Edit(
                 "looopy.stores.sql.statements:CLAIM",
-                " WHERE {_TAKEABLE} AND open_turn IS NULL AND (line_until",
-                " WHERE {_THIS} AND (line_until",
+                " WHERE {_TAKEABLE} AND open_turn IS NULL AND (queued_until",
+                " WHERE {_THIS} AND (queued_until",
             ),
         ),
         (f"{_ORDER}::test_of_two_processes_that_claim_at_once_one_wins",),

@@ -63,7 +63,7 @@ MUTANTS = [
     mutant(
         "asked-though-it-does-not-fit",
         "a context is lost for ever to the arguments of one call",
-        "looopy.agent.context:Known._close",
+        "looopy.agent.context:ContextView._close",
         "except ValueRefused: if not (ask and left.pending):",
         "except ValueRefused:\n"
         "    if True:",
@@ -175,7 +175,7 @@ MUTANTS = [
         "results-come-while-a-predicate-is-asked",
         "what a parallel tool returned is lost, as its process died while the next call was judged",
         "looopy.loop.tool_calls:_begin",
-        "if asks and crew:",
+        "if asks and tasks:",
         "if False:",
         f"{_SLOW_CODE}::test_no_predicate_is_asked_while_a_tool_runs",
     ),
@@ -276,7 +276,7 @@ MUTANTS = [
     mutant(
         "cleared-history-is-kept",
         "the model is shown what the user had cleared",
-        "looopy.agent.context:Known._read",
+        "looopy.agent.context:ContextView._read",
         "self.forget()  # at once:",
         "# at once:",
         "tests/agent/sharing/test_sharing.py::test_what_was_cleared_is_forgotten_though_reading_failed",
@@ -284,7 +284,7 @@ MUTANTS = [
     mutant(
         "stale-knowledge-is-used",
         "a call that a dead process left open is overlooked",
-        "looopy.agent.context:Known.refresh",
+        "looopy.agent.context:ContextView.refresh",
         "self.stale = True  # until all of it is read: the store may fail in between",
         "self.stale = False",
         f"{_CONTINUING}::test_a_reading_that_fails_half_way_is_made_again",
@@ -344,7 +344,7 @@ MUTANTS = [
     mutant(
         "an-inner-turn-swallows-it",
         "an agent that works as a tool fails where fresh credentials would have gone on",
-        "looopy.tools.sources.agents:_Errand.run",
+        "looopy.tools.sources.agents:_InnerRun.run",
         "raise NeedsCredentials",
         "return self._answer(result)",
         "tests/agent/tools/test_agents_as_tools.py"
@@ -454,7 +454,7 @@ MUTANTS = [
     mutant(
         "a-counted-log-is-read-by-estimate",
         "an agent that is opened anew reads too little, where the tokenizer counts less",
-        "looopy.agent.context:Known._limits",
+        "looopy.agent.context:ContextView._limits",
         "LEAST_COUNTED if self.counted",
         "100 if self.counted",
         "tests/agent/history/test_counted.py::test_an_agent_for_each_turn_cuts_at_the_same_place",
@@ -480,7 +480,7 @@ MUTANTS = [
     mutant(
         "what-was-not-stored-is-shown",
         "the model sees messages that are not in the history, or not in this order",
-        "looopy.agent.context:Known._append",
+        "looopy.agent.context:ContextView._append",
         "self.view.drop()",
         "pass",
         "tests/property/test_view.py::test_what_an_agent_knows_is_shown_as_from_scratch",
@@ -523,7 +523,7 @@ MUTANTS = [
     mutant(
         "summary-forgotten",
         "an agent that is opened far behind a summary shows the model nothing of it",
-        "looopy.agent.context:Known._read_anew",
+        "looopy.agent.context:ContextView._read_anew",
         "if summary is not None and records and",
         "if False and records and",
         "tests/agent/history/test_compaction.py::test_a_summary_far_behind_the_window_is_found",
@@ -531,7 +531,7 @@ MUTANTS = [
     mutant(
         "memory-ahead-of-the-store",
         "after a failover, an agent answers from a history that no store has",
-        "looopy.agent.context:Known._read",
+        "looopy.agent.context:ContextView._read",
         "if again is not None and again.message == known and not behind:",
         "if again is not None and not behind:",
         f"{_WENT_BACK}::test_a_lost_turn_is_reported_once_and_later_turns_are_seen[sqlite-1]",
@@ -555,7 +555,7 @@ MUTANTS = [
     mutant(
         "loss-of-a-shorter-history-untold",
         "a failover loses acknowledged turns, and nobody is told",
-        "looopy.agent.context:Known._went_back",
+        "looopy.agent.context:ContextView._went_back",
         "or record.last_seq < before.last_seq",
         "",
         f"{_WENT_BACK}::test_a_lost_failure_is_reported[sqlite]",
@@ -579,7 +579,7 @@ MUTANTS = [
     mutant(
         "cut-counted-from-what-was-read",
         "the prompt cache is lost at each turn, where an agent is opened for each request",
-        "looopy.agent.context:Known._add",
+        "looopy.agent.context:ContextView._add",
         "self.view.offset = self._count_to(end) - len(self._places)",
         "self.view.offset = 0",
         "tests/agent/history/test_prompt_cache.py::test_an_agent_for_each_turn_sends_what_one_that_lives_sends",
@@ -587,7 +587,7 @@ MUTANTS = [
     mutant(
         "a-rewind-moves-the-cut",
         "each rewind is reported as a lost prompt cache, although what is before it is repeated",
-        "looopy.agent.context:Known._count_to",
+        "looopy.agent.context:ContextView._count_to",
         "counted(shown(1, position, self._hidden)) if self._hidden else position",
         "position",
         "tests/agent/history/test_cache_broken.py::test_a_rewind_and_a_fork_are_named_where_the_window_goes_back",
@@ -595,7 +595,7 @@ MUTANTS = [
     mutant(
         "let-go-moves-the-cut",
         "the prompt cache is lost whenever a long-lived agent lets go of old messages",
-        "looopy.agent.context:Known._trim",
+        "looopy.agent.context:ContextView._trim",
         "self.view.offset = self._count_to(self._position) - len(self._places)\n"
         "self.view.drop()",
         "self.view.drop()",

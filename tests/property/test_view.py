@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.property.histories import MODEL, PROVIDER, damaged, valid
 from tests.property.test_provider_validity import search
 
-from looopy.agent.context import Known
+from looopy.agent.context import ContextView
 from looopy.history.view import View
 from looopy.history.window import Limits, Window, fitting, folded, visible
 from looopy.llm.render import Rendering, render
@@ -125,7 +125,7 @@ def test_what_an_agent_knows_is_shown_as_from_scratch(
     log: list[Message], config: LoopConfig, data: Any
 ) -> None:
     """Turns that were stored, in part, or as something else."""
-    known = Known(STORES, "c", config)
+    known = ContextView(STORES, "c", config)
     position = 0
     rest = list(log)
     while rest:

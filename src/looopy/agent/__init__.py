@@ -10,8 +10,8 @@ is stored. Any other process may own the context at any time. The room may impor
 - One turn: `request` (check the arguments), `turns` (order within this process), `running` (the
   turn from its claim to its end), `claim` (take the context), `plan` (what the turn begins with),
   `commit` (store a group, then show it), `result`.
-- Ownership: `lease` (renew a claim; judge if another owner's lease has run out), `line` (wait for a
-  busy context).
+- Ownership: `lease` (renew a claim; judge if another owner's lease has run out), `wait_queue` (wait
+  for a busy context).
 - After a crash: `context` (load what is stored; find a dead turn), `dead_turns` (end that turn;
   decide which of its tool calls may run again).
 - Watching: `broadcast` (one turn, many views), `stream` (`TurnStream`), `events` (follow the log).

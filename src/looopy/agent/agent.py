@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, Unpack, overload
 from looopy.agent.broadcast import Subscribers
 from looopy.agent.buffer import BufferedTurn, abandon, buffered_messages, save_turns
 from looopy.agent.compact import condense, covered, undo
-from looopy.agent.context import Known
+from looopy.agent.context import ContextView
 from looopy.agent.decisions import decision_about, repeated
 from looopy.agent.events import end_dead_turn, follow, watch_turn
 from looopy.agent.lifecycle import TRANSITIONS, Lifecycle, LoopLock
@@ -152,7 +152,7 @@ class Agent:
         self._resources = Resources(model=llm_provider, where=stores, tools=tools)
         self._subscribers = Subscribers(agent_name)
         self._lifecycle = Lifecycle(context_id, self._subscribers)
-        self._known: Known | None = None
+        self._known: ContextView | None = None
         self._last_record: ContextRecord | None = None
         self._buffer: list[BufferedTurn] = []
         self._owner_only = False  # see `looopy.agent.hosted`
@@ -358,7 +358,7 @@ class Agent:
         """Open the agent's resources, and read its context."""
         stores, tools = await self._resources.open(self.loop_config)
         if self._known is None:
-            self._known = Known(
+            self._known = ContextView(
                 stores,
                 self.context_id,
                 self.loop_config,
@@ -733,7 +733,7 @@ class Agent:
         elif self._known is not None and self.auto_save:
             await self._ask_cancel(self._known, None)
 
-    async def _ask_cancel(self, known: Known, turn: int | None) -> None:
+    async def _ask_cancel(self, known: ContextView, turn: int | None) -> None:
         await settle(known.stores.journal.ask_cancel(self.context_id, turn))
 
     async def decide(
@@ -951,7 +951,7 @@ class Agent:
         return self._follow(self._require("events"), after)
 
     def _follow(
-        self, known: Known, after: int | None, seen: Callable[[], int] | None = None
+        self, known: ContextView, after: int | None, seen: Callable[[], int] | None = None
     ) -> AsyncGenerator[AgentEvent, None]:
         config = self.loop_config
         behind: int | Awaitable[int] | None = after
@@ -1208,7 +1208,7 @@ class Agent:
                 self._lifecycle.reread(known.busy_turn, known.state)
         return event
 
-    async def _clear(self, known: Known, *, force: bool) -> None:
+    async def _clear(self, known: ContextView, *, force: bool) -> None:
         tools = await self._end_past(known)
         async with self._saving.held():
             with contextlib.suppress(ContextNotFound):  # then there is nothing to clear
@@ -1232,7 +1232,7 @@ class Agent:
     # --- inside ---
 
     @contextlib.asynccontextmanager
-    async def _alone(self, action: str, *, outside: bool = False) -> AsyncIterator[Known]:
+    async def _alone(self, action: str, *, outside: bool = False) -> AsyncIterator[ContextView]:
         """Hold the context while no turn runs; *outside*: refuse a tool of a turn as well."""
         self._require(action, saving=True)
         self._refuse_while_busy(force=False)
@@ -1243,7 +1243,7 @@ class Agent:
             self._refuse_while_busy(force=False)
             yield known
 
-    async def _end_past(self, known: Known) -> Mapping[str, Tool]:
+    async def _end_past(self, known: ContextView) -> Mapping[str, Tool]:
         """End a turn that a dead process left, which does not count as running; the tools."""
         tools = await self._resources.gather()
         newest = await end_dead_turn(known, self.loop_config, self._resources.tools)
@@ -1254,7 +1254,7 @@ class Agent:
         await known.heads_read()
         return tools
 
-    def _require(self, action: str, *, saving: bool = False) -> Known:
+    def _require(self, action: str, *, saving: bool = False) -> ContextView:
         self._lifecycle.check_home(action)
         if self._known is None:
             self._lifecycle.after(action)

@@ -17,7 +17,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from looopy.agent.context import Known
+from looopy.agent.context import ContextView
 from looopy.errors import ArtifactNotFound, Fenced, StoreConflict, StoreError
 from looopy.stores.owner import Owner
 from looopy.stores.records import (
@@ -65,7 +65,7 @@ def buffered_messages(turns: Sequence[BufferedTurn], *, after: int) -> list[Mess
 
 
 async def save_turns(
-    known: Known, turns: list[BufferedTurn], ttl_s: float, without: Collection[str] = ()
+    known: ContextView, turns: list[BufferedTurn], ttl_s: float, without: Collection[str] = ()
 ) -> None:
     """
     Store *turns*, oldest first; each leaves the list when it is stored. See `Agent.save_state`.
@@ -81,7 +81,7 @@ async def save_turns(
         if len(turns) > 1:  # else a new waiter could get in between two of them
             for turn in turns:
                 if turn.claimed is None:
-                    joining = state.join_line(known.context_id, owner.token(ttl_s), ttl_s)
+                    joining = state.join_wait_queue(known.context_id, owner.token(ttl_s), ttl_s)
                     tickets.append(await joining)
         while turns:
             await settle(_save_first(known, turns, owner, tickets, ttl_s, without))
@@ -89,7 +89,7 @@ async def save_turns(
         owner.retire()  # from here on, a remaining place counts as a dead waiter's
         with contextlib.suppress(StoreError):
             for ticket in tickets:
-                await state.leave_line(known.context_id, ticket)
+                await state.leave_wait_queue(known.context_id, ticket)
 
 
 def _is_of_claim(event: AgentEvent) -> bool:
@@ -99,7 +99,7 @@ def _is_of_claim(event: AgentEvent) -> bool:
     return isinstance(event, ApprovalDecided)
 
 
-async def abandon(known: Known, turns: Sequence[BufferedTurn]) -> None:
+async def abandon(known: ContextView, turns: Sequence[BufferedTurn]) -> None:
     """Let others end at once what is half stored of *turns*, which nobody saves any more."""
     if turns and (claimed := turns[0].claimed) is not None:
         with contextlib.suppress(StoreError):  # else they wait until the lease is over
@@ -107,7 +107,7 @@ async def abandon(known: Known, turns: Sequence[BufferedTurn]) -> None:
 
 
 async def _save_first(
-    known: Known,
+    known: ContextView,
     turns: list[BufferedTurn],
     owner: Owner,
     tickets: list[int],
@@ -172,7 +172,7 @@ async def _save_first(
 
 
 async def _moved(
-    known: Known, changes: Sequence[ArtifactChange], updates: Sequence[ArtifactUpdate]
+    known: ContextView, changes: Sequence[ArtifactChange], updates: Sequence[ArtifactUpdate]
 ) -> str | None:
     """
     The first artifact to which the *changes* of a turn, told by *updates*, no longer fit.
@@ -203,7 +203,7 @@ async def _moved(
     return None
 
 
-async def _newest(known: Known, artifact_id: str) -> tuple[int, bool, int] | None:
+async def _newest(known: ContextView, artifact_id: str) -> tuple[int, bool, int] | None:
     """The newest stored version: its number, whether it is being built, and its size."""
     try:
         found = await known.stores.artifacts.get(known.context_id, artifact_id)

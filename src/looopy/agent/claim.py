@@ -2,9 +2,9 @@
 Lets a turn take its context: in order, once, and with its first messages already stored.
 
 The claim is the only gate between two turns of one conversation. It names the epoch that this
-process knows. If the context has moved on or is busy, the claimer reads it again, and waits in line
-if `on_busy` says so. A turn with an idempotency key is first looked up, whatever the state of the
-context, because an accepted request is never accepted again.
+process knows. If the context has moved on or is busy, the claimer reads it again, and waits in the
+queue if `on_busy` says so. A turn with an idempotency key is first looked up, whatever the state of
+the context, because an accepted request is never accepted again.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 from looopy._failpoints import reach
 from looopy.agent.buffer import BufferedTurn
 from looopy.agent.decisions import who_was_first
-from looopy.agent.line import Line
 from looopy.agent.plan import Plan, drop_plan, plan_turn
 from looopy.agent.request import TurnRequest, TurnSetup
+from looopy.agent.wait_queue import QueuePlace
 from looopy.auth.redaction import Redactor
 from looopy.errors import (
     AgentBusy,
@@ -82,8 +82,8 @@ class Claiming:
 
     Attributes:
         first: True once no earlier turn of the agent is left.
-        placed: Set when this one has its place in line, or needs none: then the next may take its
-            own.
+        placed: Set when this one has its place in the queue, or needs none: then the next may
+            take its own.
     """
 
     def __init__(
@@ -108,16 +108,16 @@ class Claiming:
         self._buffer = setup.buffer
         self._holder = owner.token(known.config.lease_ttl_s)
         self._process = process_name()
-        self._place: Line | None = None
+        self._place: QueuePlace | None = None
         self._scope: CancelScope | None = None
         self._waits = request.on_busy == "wait" and setup.buffer is None
 
     @property
-    def _line(self) -> Line:
-        """The place in the line for the context, made when somebody has to wait."""
+    def _queue_place(self) -> QueuePlace:
+        """The place in the queue for the context, made when somebody has to wait."""
         if self._place is None:
             known = self._known
-            self._place = Line(known.stores, known.context_id, self._holder, self._token)
+            self._place = QueuePlace(known.stores, known.context_id, self._holder, self._token)
         return self._place
 
     @property
@@ -136,7 +136,7 @@ class Claiming:
         """
         deadline = _now() + self._known.config.busy_timeout_s
         if before is not None:
-            before._line.lead(self._line)  # noqa: SLF001 - one of this class
+            before._queue_place.lead(self._queue_place)  # noqa: SLF001 - one of this class
         try:
             await self._look_for_key()
             await self._wait_for_own(before, deadline)
@@ -184,10 +184,10 @@ class Claiming:
                         with self._interruptible:
                             await before.placed.wait()
             if self._waits and not self.first:
-                await self._line.join()
+                await self._queue_place.join()
             self.placed.set()
             while not self.first and _now() < deadline:
-                await self._line.tick(deadline - _now())
+                await self._queue_place.tick(deadline - _now())
         finally:
             leave()
         if not self.first:
@@ -237,19 +237,21 @@ class Claiming:
                     continue  # the owner may be dead: read before giving up
                 await self._look_for_key()  # it may be busy with this very request
                 if not self._waits:
-                    swept = not swept and busy.turn is None and await self._line.drop_the_dead()
-                    if swept:  # the line had only dead waiters
+                    swept = (
+                        not swept and busy.turn is None and await self._queue_place.drop_the_dead()
+                    )
+                    if swept:  # the queue had only dead waiters
                         continue
                     raise
-                if self._line.ticket is None:
-                    await self._line.join()  # and try again: the context may be free by then
+                if self._queue_place.ticket is None:
+                    await self._queue_place.join()  # and try again: the context may be free by then
                     self.placed.set()
                 elif too_late:
                     turn = busy.turn
                     why = "others wait too" if turn is None else f"turn {turn} is still running"
                     raise self._too_long(why, turn) from None
                 else:  # the context may have become free: one last try
-                    too_late = not await self._line.wait(deadline)
+                    too_late = not await self._queue_place.wait(deadline)
 
     async def _pause(self, seconds: float) -> None:
         with self._interruptible:

@@ -238,7 +238,7 @@ class TurnLog:
                 return
             reach("B14" if ends else "B7")
             self.open = not ends
-            self._hear(done)
+            self._receive(done)
             self._announce(group, stored, done.first_seq, done.first_position, state)
         finally:
             self._writing.give_back()
@@ -252,7 +252,7 @@ class TurnLog:
         self.state = replace(self.state, summary=summary)
         return replace(group, events=events)
 
-    def _hear(self, done: Committed) -> None:
+    def _receive(self, done: Committed) -> None:
         if self.inbox is not None:
             self.inbox.told(done.inbox)
 
@@ -370,7 +370,7 @@ class TurnLog:
         await self._writing.take(_nobody)
         try:
             done = await self._settle(self._store(commit), _nobody)
-            self._hear(done)
+            self._receive(done)
             artifact = done.artifact
             if artifact is None:
                 raise StoreUnavailable("the store changed no artifact and did not say why")

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from looopy._failpoints import reach
-from looopy.agent.context import Known
+from looopy.agent.context import ContextView
 from looopy.agent.ledger import ledger_of, metered
 from looopy.auth.redaction import Redactor
 from looopy.errors import AgentBusy, AgentStateError, LLMUnavailable, StoreConflict, ValueRefused
@@ -38,7 +38,7 @@ _PAGE = 256  # messages read at once to find a summary
 
 
 async def condense(
-    known: Known,
+    known: ContextView,
     provider: LLMProvider,
     config: LoopConfig,
     tools: Mapping[str, Tool],
@@ -131,7 +131,7 @@ async def condense(
             return event
 
 
-async def _store(known: Known, new: NewSummary) -> Compaction:
+async def _store(known: ContextView, new: NewSummary) -> Compaction:
     reach("C1")
     _, event = await settle(known.stores.journal.compact(known.context_id, new))
     reach("C3")
@@ -147,7 +147,7 @@ async def _text_of_hook(hook: Callable[..., Any], covered: list[Message], made: 
         return None
 
 
-async def undo(known: Known, tools: Mapping[str, Tool]) -> Compaction | None:
+async def undo(known: ContextView, tools: Mapping[str, Tool]) -> Compaction | None:
     """Append the summary before the newest one, or an empty one; see `Agent.undo_compact`."""
     await known.refresh(tools)
     known.tell_losses()
@@ -189,7 +189,7 @@ async def undo(known: Known, tools: Mapping[str, Tool]) -> Compaction | None:
 
 
 async def covered(
-    known: Known, position: int | None, *, after: int, limit: int | None
+    known: ContextView, position: int | None, *, after: int, limit: int | None
 ) -> list[Message]:
     """The messages that a summary replaces, oldest first; see `Agent.get_covered`."""
     check_after(after)
@@ -216,7 +216,7 @@ async def covered(
     return await known.stores.messages.list(known.context_id, after=start, limit=most)
 
 
-async def _summary_at(known: Known, position: int) -> CustomMessage | None:
+async def _summary_at(known: ContextView, position: int) -> CustomMessage | None:
     """The summary at *position*; `None` if there is another message, or none."""
     if position < 1:
         return None
@@ -226,7 +226,7 @@ async def _summary_at(known: Known, position: int) -> CustomMessage | None:
 
 
 async def _summary_before(
-    known: Known, position: int, visible_from: int
+    known: ContextView, position: int, visible_from: int
 ) -> tuple[CustomMessage, int] | None:
     """The newest summary before *position*, and its position."""
     while position > visible_from:
@@ -242,7 +242,7 @@ async def _summary_before(
     return None
 
 
-def _questions_of_open(known: Known) -> int:
+def _questions_of_open(known: ContextView) -> int:
     """The number of questions that must stay, so that waiting calls keep their place."""
     if not known.open_calls:
         return 1

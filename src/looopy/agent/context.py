@@ -58,9 +58,7 @@ def _shape(record: ContextRecord) -> tuple[object, ...]:
     return record.created_at, record.visible_from, record.hidden
 
 
-def _page_before(
-    first: int, count: int, begin: int, hidden: Sequence[Range]
-) -> tuple[int, int]:
+def _page_before(first: int, count: int, begin: int, hidden: Sequence[Range]) -> tuple[int, int]:
     """Behind which position to read, and how many, for *count* messages before *first*."""
     after = max(before(first - 1, count, hidden), begin - 1)
     return after, counted(shown(after + 1, first - 1, hidden))
@@ -77,7 +75,7 @@ class LogReader:
         left: The number of earlier messages that no summary in *log* covers.
     """
 
-    def __init__(self, known: Known) -> None:
+    def __init__(self, known: ContextView) -> None:
         self.log: Sequence[Message] = known.history
         self._read = known.stores.messages.records
         self._context_id = known.context_id
@@ -122,7 +120,7 @@ class LogReader:
         self.left = left - (self._apart is not None and left > 0)
 
 
-class Known:
+class ContextView:
     """
     One context as this process last read it.
 
@@ -377,9 +375,9 @@ class Known:
         asked = any(isinstance(message, UserMessage) for message in messages)
         limits = self._limits()
         offset = self._count_to(max(records[-1].position, self.last_position)) - len(messages)
-        return asked and len(
-            folded(messages, self.config, limits=limits, offset=offset)
-        ) < len(messages)
+        return asked and len(folded(messages, self.config, limits=limits, offset=offset)) < len(
+            messages
+        )
 
     def _limits(self) -> Limits:
         """The limits of the next turn, or wider ones if its model may need fewer tokens."""
@@ -586,9 +584,7 @@ class Known:
                 results, left = close_dead_turn(
                     turn.turn, self.open_calls, tools, record.state, ask=ask
                 )
-                commit = dead_end(
-                    self.context_id, turn, claimed.epoch, added, results, left
-                )
+                commit = dead_end(self.context_id, turn, claimed.epoch, added, results, left)
                 try:
                     await self.stores.commit(commit)
                     state = record.state

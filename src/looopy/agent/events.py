@@ -13,11 +13,11 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 
 from looopy.agent.broadcast import Broadcast
-from looopy.agent.context import Known
+from looopy.agent.context import ContextView
 from looopy.agent.lease import left_in_s
-from looopy.agent.line import watching
 from looopy.agent.result import Tally
 from looopy.agent.state import error_of
+from looopy.agent.wait_queue import watching
 from looopy.errors import ContextNotFound, LooopyError
 from looopy.loop.output import OutputType
 from looopy.stores.bundle import Stores
@@ -49,8 +49,8 @@ async def follow(
     The durable events of a context: the stored ones, then new ones, from any process.
 
     Args:
-        after: Start behind this `seq`, such as the one that `Known.head` is reading; `None` for the
-            head at the first iteration.
+        after: Start behind this `seq`, such as the one that `ContextView.head` is reading; `None`
+            for the head at the first iteration.
         idle: Returns true if no turn of this agent runs: then an open one may be a dead process's.
         end_dead_turn: Ends such a turn, and returns the newest `seq` before it.
         longest_s: The longest pause between two checks for such a turn.
@@ -101,13 +101,15 @@ async def follow(
                     await asyncio.sleep(_SHOWN_S)
 
 
-async def end_dead_turn(known: Known, config: LoopConfig, sources: Sequence[ToolSource]) -> int:
+async def end_dead_turn(
+    known: ContextView, config: LoopConfig, sources: Sequence[ToolSource]
+) -> int:
     """End the turn of a process that died, if there is one; return the newest `seq`."""
     state = known.stores.state
     record = await state.load(known.context_id)
     is_open = record is not None and record.open_turn is not None
     if record is not None and is_open and await left_in_s(state, record, config.lease_ttl_s) == 0:
-        reading = Known(known.stores, known.context_id, config)
+        reading = ContextView(known.stores, known.context_id, config)
         await reading.refresh(await gather_tools(sources))
         known.stale = True
     return record.last_seq if record else 0

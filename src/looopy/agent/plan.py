@@ -127,7 +127,7 @@ def plan_turn(
     if decides or not is_own:
         _refuse_answers(situation, inputs, actor_id, decides=decides, judged=judged)
     before = _still(situation, situation.state.answered)
-    answers = hear(situation, inputs, before, keys or KeyRing(), redactor)
+    answers = receive(situation, inputs, before, keys or KeyRing(), redactor)
     if not is_own:
         known, new = answers.given[: len(before)], answers.given[len(before) :]
         new = [(replace(request, answered_by=actor_id), value) for request, value in new]
@@ -145,9 +145,7 @@ def plan_turn(
     else:
         answers = replace(answers, given=(*answers.given, *late))
         anew, is_theirs = bool(inputs or late), is_own and not decides
-        plan = _planned(
-            situation, user_message, answers, has_auth, anew=anew, is_theirs=is_theirs
-        )
+        plan = _planned(situation, user_message, answers, has_auth, anew=anew, is_theirs=is_theirs)
         signs_in = situation.state.needs_auth  # by passing the credentials that were lacking
         if answers.given and actor_id is not None and situation.is_anonymous and not signs_in:
             plan = replace(plan, anonymous=plan.ends is None)
@@ -504,9 +502,7 @@ def _continue(
     held = {one.tool_call_id: one for one in situation.state.held}
     return Plan(
         state=begun,
-        prompts=[
-            _result(c.call, unknown(held.get(c.call.id))) for c in open_calls if c.unknown
-        ],
+        prompts=[_result(c.call, unknown(held.get(c.call.id))) for c in open_calls if c.unknown],
         run=run,
         call_turn=next((c.turn for c in open_calls), None),
         resumed=resumed,
@@ -563,7 +559,7 @@ def in_plain(request: PendingRequest) -> bool:
     return request.kind is PendingKind.AUTH and request.auth is None
 
 
-def hear(
+def receive(
     situation: Situation,
     inputs: Mapping[str, Any],
     before: Answered,

@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 
 from looopy.agent.broadcast import Subscribers
 from looopy.agent.buffer import BufferedTurn
-from looopy.agent.context import Known
+from looopy.agent.context import ContextView
 from looopy.auth.sealing import KeyRing
 from looopy.errors import AccessDenied, ConfigurationError, ValueRefused, how_to_install
 from looopy.llm.provider import LLMProvider
@@ -46,7 +46,7 @@ class TurnSetup:
         owner_only: Refuse a turn of an actor who does not own the context.
     """
 
-    known: Known
+    known: ContextView
     provider: LLMProvider
     sources: Sequence[ToolSource]
     config: LoopConfig

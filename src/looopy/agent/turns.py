@@ -30,7 +30,7 @@ Watch: TypeAlias = Callable[[int, RunningTurn], Awaitable[TurnResult]]
 
 class Turns:
     """
-    Turns in line.
+    Turns in the queue.
 
     Args:
         name: The agent's name, for the log.
@@ -42,7 +42,7 @@ class Turns:
         self._name = name
         self._idle = idle
         self._watch = watch
-        self._line: list[RunningTurn] = []
+        self._queue: list[RunningTurn] = []
         self._tasks: dict[asyncio.Task[None], RunningTurn | None] = {}  # `None`: other work
         self._views: dict[asyncio.Task[None], RunningTurn] = {}
         self._held = False
@@ -50,12 +50,12 @@ class Turns:
         self._fewer = asyncio.Event()  # a new one each time, because it belongs to its event loop
 
     def __bool__(self) -> bool:
-        return bool(self._line)
+        return bool(self._queue)
 
     @property
     def running(self) -> RunningTurn | None:
         """The running turn, or the next to run."""
-        return next((turn for turn in self._line if not turn.ended), None)
+        return next((turn for turn in self._queue if not turn.ended), None)
 
     def around(self) -> RunningTurn | None:
         """The running turn that waits for the caller, such as for its tool."""
@@ -66,12 +66,12 @@ class Turns:
         """The turn that was begun with *key* and is not over."""
         if key is None:
             return None
-        return next((turn for turn in self._line if turn.request.key == key), None)
+        return next((turn for turn in self._queue if turn.request.key == key), None)
 
     def start(self, turn: RunningTurn) -> None:
-        """Put *turn* at the end of the line."""
-        before = self._line[-1].claiming if self._line else None
-        self._line.append(turn)
+        """Put *turn* at the end of the queue."""
+        before = self._queue[-1].claiming if self._queue else None
+        self._queue.append(turn)
         self._call_next()
         name = f"looopy {turn.setup.known.context_id}"
         task = asyncio.create_task(self._supervise(turn, before), name=name)
@@ -80,7 +80,7 @@ class Turns:
 
     def cancel(self) -> None:
         """Request that all of them stop."""
-        for turn in self._line:
+        for turn in self._queue:
             turn.cancel()
 
     async def end(self) -> None:
@@ -131,7 +131,7 @@ class Turns:
     def leave(self) -> None:
         """Count as dead from now on, so that anybody may end the turns as `interrupted`."""
         self._left = True
-        for turn in self._line:
+        for turn in self._queue:
             turn.leave()
 
     async def abort(self) -> None:
@@ -192,14 +192,14 @@ class Turns:
         turn.broadcast.fail(error)
 
     def _over(self, turn: RunningTurn) -> None:
-        if turn not in self._line:
+        if turn not in self._queue:
             return
-        self._line.remove(turn)
+        self._queue.remove(turn)
         self._call_next()
-        if not self._line:
+        if not self._queue:
             self._idle()
 
     def _call_next(self) -> None:
-        """Let the first turn in line run."""
-        if self._line and not self._held:
-            self._line[0].claiming.go()
+        """Let the first turn in the queue run."""
+        if self._queue and not self._held:
+            self._queue[0].claiming.go()

@@ -26,7 +26,7 @@ from looopy.loop.pending import (
     refusal_of,
     wait,
 )
-from looopy.loop.tool_tasks import Crew
+from looopy.loop.tool_tasks import ToolTaskGroup
 from looopy.tools.base import Tool
 from looopy.types.message import ToolCall
 
@@ -50,39 +50,39 @@ async def run_tools(
         skip_calls(turn, calls, verdict.text)
         turn.give_up(verdict)
         return
-    crew, rest = Crew(turn, tools, cut_call), _Rest(deque(calls))
+    tasks, rest = ToolTaskGroup(turn, tools, cut_call), _Rest(deque(calls))
     try:
         while True:
-            saves_first = await _begin(turn, crew, rest)
+            saves_first = await _begin(turn, tasks, rest)
             if saves_first or rest.begun:
                 yield turn.out.close_group()
             if rest.begun:  # from here on, their start is stored
-                await _start(turn, crew, rest)
+                await _start(turn, tasks, rest)
             if saves_first:
                 continue
-            if not crew:
+            if not tasks:
                 break
             with turn.scope:
-                await crew.news()
-            for report in crew.reports():
+                await tasks.news()
+            for report in tasks.reports():
                 yield report
-            if (_answer_done(turn, crew, rest) or turn.out.asks) and crew:
+            if (_answer_done(turn, tasks, rest) or turn.out.asks) and tasks:
                 yield turn.out.close_group()
     except (TurnInterrupted, asyncio.CancelledError):
-        for run in await crew.stop():
+        for run in await tasks.stop():
             turn.answer(run.call, run.result(), started=run.started)
         _skip_begun(turn, rest, CANCELLED)
         skip_calls(turn, rest.calls, CANCELLED)
         raise
     except (Exception, KeyboardInterrupt, SystemExit):
         # An error of looopy or the application, not of a tool: the tools may have had their effect.
-        for run in crew.let_go():
+        for run in tasks.let_go():
             turn.excuse(run.call, OUTCOME_UNKNOWN)
         _skip_begun(turn, rest, NOT_STARTED)
         skip_calls(turn, rest.calls, NOT_STARTED)
         raise
     finally:
-        crew.let_go()  # if the caller has stopped pulling
+        tasks.let_go()  # if the caller has stopped pulling
     order = {call.id: i for i, call in enumerate(calls)}
     turn.progress.results.sort(key=lambda result: order.get(result.tool_call_id, 0))
     _deal_with(turn, rest)
@@ -117,7 +117,7 @@ class _Rest:
     told: tuple[str, Verdict | None] | None = None
 
 
-async def _begin(turn: Turn, crew: Crew, rest: _Rest) -> bool:
+async def _begin(turn: Turn, tasks: ToolTaskGroup, rest: _Rest) -> bool:
     """
     Announce the calls that may start now; `_start` starts them.
 
@@ -125,25 +125,25 @@ async def _begin(turn: Turn, crew: Crew, rest: _Rest) -> bool:
         True if results have to be stored first, because code of the application comes next. It may
         take any time, and a kill during it would lose the results.
     """
-    while rest.calls and rest.told is None and crew.takes(rest.calls[0], rest.begun):
+    while rest.calls and rest.told is None and tasks.takes(rest.calls[0], rest.begun):
         call = rest.calls[0]
-        if crew.lacks_credentials(call):
+        if tasks.lacks_credentials(call):
             break
-        asks = crew.asks_application(call)
-        if asks and crew:
+        asks = tasks.asks_application(call)
+        if asks and tasks:
             break  # results that arrive in the meantime would wait as well
         if turn.out.unsaved and (asks or turn.given.inbox.asks_application):
             return True
         rest.told = await _refused(turn, call)
         if rest.told is not None:
             break
-        tool, first, problem = crew.tool_of(call), None, None
+        tool, first, problem = tasks.tool_of(call), None, None
         if tool is None and turn.is_locked(call):
             rest.calls.popleft()
             hold_for_sign_in(turn, call)
             continue
         try:
-            first = await crew.may_run(call)
+            first = await tasks.may_run(call)
             if tool is not None and first is not None:
                 hold_for_approval(turn, call, tool, first)
         except ValueRefused as error:
@@ -155,12 +155,12 @@ async def _begin(turn: Turn, crew: Crew, rest: _Rest) -> bool:
         if problem is not None:
             skip_calls(turn, [call], problem)
         elif first is None:
-            turn.begin(crew.as_it_runs(call), tool)
+            turn.begin(tasks.as_it_runs(call), tool)
             rest.begun.append(call)
     return False
 
 
-async def _start(turn: Turn, crew: Crew, rest: _Rest) -> None:
+async def _start(turn: Turn, tasks: ToolTaskGroup, rest: _Rest) -> None:
     """Start the announced calls, unless that commit brought news."""
     reach("B8")
     begun = rest.begun
@@ -168,7 +168,7 @@ async def _start(turn: Turn, crew: Crew, rest: _Rest) -> None:
         rest.told = (SKIPPED, None)
         _skip_begun(turn, rest, SKIPPED)
     else:
-        crew.start(begun)
+        tasks.start(begun)
     rest.begun = []
 
 
@@ -179,10 +179,10 @@ def _skip_begun(turn: Turn, rest: _Rest, text: str) -> None:
         turn.excuse(call, text)
 
 
-def _answer_done(turn: Turn, crew: Crew, rest: _Rest) -> bool:
+def _answer_done(turn: Turn, tasks: ToolTaskGroup, rest: _Rest) -> bool:
     """Answer the calls that are over; return true if there was one."""
     answered = False
-    for run in crew.done():
+    for run in tasks.done():
         reach("B9")
         turn.out.unsaved = True
         if run.asks is None:

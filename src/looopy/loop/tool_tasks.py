@@ -75,7 +75,7 @@ class Run:
         return synthetic_result(self.call, text, timestamp=now_ms())
 
 
-class Crew:
+class ToolTaskGroup:
     """
     The calls of one iteration that run now; false if there are none.
 

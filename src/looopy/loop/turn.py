@@ -83,7 +83,7 @@ async def run_turn(
             progress.end(plan.ends)
         while True:
             try:
-                await _hear(turn, surely=refused)
+                await _receive(turn, surely=refused)
                 while progress.stop is None or progress.put_off:
                     if not progress.open_calls and (verdict := guards.before_model_call()):
                         turn.give_up(verdict)
@@ -102,7 +102,7 @@ async def run_turn(
                         shows = True
                         yield turn.out.close_group()
                         shows = False
-                    await _hear(turn)
+                    await _receive(turn)
             except TurnInterrupted as exc:
                 _stop_early(turn, exc.reason)
             except BudgetExceeded as exc:
@@ -123,7 +123,7 @@ async def run_turn(
         scope.close()
 
 
-async def _hear(turn: Turn, *, surely: bool = False) -> None:
+async def _receive(turn: Turn, *, surely: bool = False) -> None:
     """
     Take new messages: steering before a model call, follow-ups when the turn would end.
 

@@ -428,7 +428,7 @@ class StateStore(Protocol):
 
         Raises:
             AgentBusy: Another holder's lease is live and was not displaced, and `turn` names its
-                turn; or somebody who came earlier waits in line.
+                turn; or somebody who came earlier waits in the queue.
             StoreConflict: The epoch is not the expected one, or (without `recover`) a turn is open,
                 or (with it) none is. Read the context again.
             ValueRefused: A message cannot be stored faithfully; nothing was written.
@@ -453,9 +453,9 @@ class StateStore(Protocol):
         """
         ...
 
-    async def join_line(self, context_id: str, holder: str, ttl_s: float) -> int:
+    async def join_wait_queue(self, context_id: str, holder: str, ttl_s: float) -> int:
         """
-        Take a place at the end of the line for a context; the context is created on first use.
+        Take a place at the end of the queue for a context; the context is created on first use.
 
         Returns:
             The ticket. Tickets rise in order of arrival. A place is kept for *ttl_s* seconds by the
@@ -467,11 +467,11 @@ class StateStore(Protocol):
         """Keep a place for another *ttl_s*; `False` when it is no longer there."""
         ...
 
-    async def leave_line(self, context_id: str, ticket: int) -> None:
+    async def leave_wait_queue(self, context_id: str, ticket: int) -> None:
         """Give a place up; does nothing when it is no longer there."""
         ...
 
-    async def line(self, context_id: str) -> Sequence[Waiter]:
+    async def wait_queue(self, context_id: str) -> Sequence[Waiter]:
         """The waiters for a context, first come first; [] for an unknown one."""
         ...
 

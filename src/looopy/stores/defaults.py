@@ -105,12 +105,12 @@ class BasicStateStore(_Complete, StateStore):
     Required: `load`, `save`, `list`, `delete`, `claim`, `renew`, `release`.
 
     By default there is no line: several agents that wait for a context try again and again, and any
-    of them may be the next. `LineContract` is skipped for such a store.
+    of them may be the next. `WaitQueueContract` is skipped for such a store.
     """
 
     required = ("load", "save", "list", "delete", "claim", "renew", "release")
 
-    async def join_line(self, context_id: str, holder: str, ttl_s: float) -> int:
+    async def join_wait_queue(self, context_id: str, holder: str, ttl_s: float) -> int:
         """Take no place; every waiter has the ticket 1. The context is created on first use."""
         if await self.load(context_id) is None:
             with suppress(StoreConflict):  # somebody else was first
@@ -121,10 +121,10 @@ class BasicStateStore(_Complete, StateStore):
         """True: no place can be lost."""
         return True
 
-    async def leave_line(self, context_id: str, ticket: int) -> None:
+    async def leave_wait_queue(self, context_id: str, ticket: int) -> None:
         """Do nothing."""
 
-    async def line(self, context_id: str) -> Sequence[Waiter]:
+    async def wait_queue(self, context_id: str) -> Sequence[Waiter]:
         """No waiters."""
         return ()
 

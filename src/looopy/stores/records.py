@@ -247,7 +247,7 @@ class Claim:
         delivered: Numbers of the inbox entries whose messages are among `events`: they leave it.
         key: Names this turn for the life of the context, with `input_hash`; see
             `Journal.turn_of_key`. `None`: it has no name.
-        ticket: The claimer's place in line, which it leaves; `None` if it did not wait.
+        ticket: The claimer's place in the queue, which it leaves; `None` if it did not wait.
         state: Replaces the stored one, or `None` to leave it.
         process: The claimer's name for people, as in the `TurnStart`. It stays with the turn: the
             process that ran it, or that took it over. `None`: it is not recorded.
@@ -507,7 +507,7 @@ class NewSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiter:
-    """A place in line for a context; `alive` is true if it was renewed lately."""
+    """A place in the queue for a context; `alive` is true if it was renewed lately."""
 
     ticket: int
     holder: str

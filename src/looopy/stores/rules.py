@@ -301,8 +301,8 @@ def busy(
     return AgentBusy(f"{which} is running on this context: {way_out}", turn=turn)
 
 
-def line_busy() -> AgentBusy:
-    """The error of every backend for a claim that no turn blocks, but the line does."""
+def queue_busy() -> AgentBusy:
+    """The error of every backend for a claim that no turn blocks, but the queue does."""
     return AgentBusy(
         "other turns are queued for this context: join the queue with on_busy='wait'"
     )
@@ -362,9 +362,9 @@ def check_lease(epoch: object, ttl_s: object = 0) -> None:
     check_ttl(ttl_s)
 
 
-def check_place_in_line(ticket: object, ttl_s: object = 0) -> None:
+def check_queue_place(ticket: object, ttl_s: object = 0) -> None:
     """Raise `ValueRefused` unless they are a ticket and a time, in seconds from 0."""
-    check_number(ticket, "/ticket", "pass the ticket of join_line()")
+    check_number(ticket, "/ticket", "pass the ticket of join_wait_queue()")
     check_ttl(ttl_s)
 
 

@@ -613,15 +613,15 @@ class StoresAgree(RuleBasedStateMachine):
     # --- the line ---
 
     @rule(context=_CONTEXTS, ttl_s=_TTLS)
-    def join_line(self, context: str, ttl_s: float) -> None:
+    def join_wait_queue(self, context: str, ttl_s: float) -> None:
         """Take a place at the end."""
-        self.both(lambda s: s.state.join_line(context, "waiting", ttl_s))
+        self.both(lambda s: s.state.join_wait_queue(context, "waiting", ttl_s))
 
     @rule(context=_CONTEXTS, ticket=_TICKETS, ttl_s=_TTLS, leave=st.booleans())
     def keep_or_leave(self, context: str, ticket: int, ttl_s: float, leave: bool) -> None:
         """Keep a place that may be there, or give it up."""
         if leave:
-            self.both(lambda s: s.state.leave_line(context, ticket))
+            self.both(lambda s: s.state.leave_wait_queue(context, ticket))
         else:
             self.both(lambda s: s.state.keep_place(context, ticket, ttl_s))
 
@@ -636,7 +636,7 @@ class StoresAgree(RuleBasedStateMachine):
             self._messages_and_turns(context)
             first = max(found.cleared_seq, 1)
             assert [e.seq for e in events] == list(range(first, found.last_seq + 1))
-            self._inbox_and_line(found)
+            self._inbox_and_queue(found)
 
     def _messages_and_turns(self, context: str) -> None:
         found = self.both(lambda s: s.messages.records(context))
@@ -646,7 +646,7 @@ class StoresAgree(RuleBasedStateMachine):
         self.both(lambda s: s.journal.turns(context))
         self.both(lambda s: s.journal.lineage(context))
 
-    def _inbox_and_line(self, found: ContextRecord) -> None:
+    def _inbox_and_queue(self, found: ContextRecord) -> None:
         head, entries = self.both(lambda s: s.journal.inbox(found.context_id))
         assert head == found.inbox
         assert head.waiting == len(entries)
@@ -655,7 +655,7 @@ class StoresAgree(RuleBasedStateMachine):
         assert not numbers or numbers[-1] <= head.last
         asked = head.cancel_turn
         assert asked is None or (found.open_turn is not None and found.open_turn.turn == asked)
-        self.both(lambda s: s.state.line(found.context_id))
+        self.both(lambda s: s.state.wait_queue(found.context_id))
 
     def _whole_log(self, context: str) -> Any:
         return self.both(lambda s: s.journal.events(context))

@@ -30,7 +30,6 @@ from looopy.testing.contracts.inbox import InboxContract
 from looopy.testing.contracts.inner import InnerContextContract
 from looopy.testing.contracts.journal import JournalContract
 from looopy.testing.contracts.key import KeyContract
-from looopy.testing.contracts.line import LineContract
 from looopy.testing.contracts.listing import ContextIndexContract
 from looopy.testing.contracts.message import MessageStoreContract
 from looopy.testing.contracts.processes import ProcessesContract
@@ -38,6 +37,7 @@ from looopy.testing.contracts.restore import RestoreContract
 from looopy.testing.contracts.search import SearchContract
 from looopy.testing.contracts.spending import SpendingContract
 from looopy.testing.contracts.state import StateStoreContract
+from looopy.testing.contracts.wait_queue import WaitQueueContract
 
 __all__ = [
     "ArtifactContentContract",
@@ -50,7 +50,7 @@ __all__ = [
     "InnerContextContract",
     "JournalContract",
     "KeyContract",
-    "LineContract",
+    "WaitQueueContract",
     "MessageStoreContract",
     "ProcessesContract",
     "RedactionContract",

@@ -52,7 +52,7 @@ async def until(condition) -> None:
 
 async def standing(stores, count: int) -> bool:
     """Whether so many stand in line."""
-    return len(await stores.state.line("ada")) == count
+    return len(await stores.state.wait_queue("ada")) == count
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ async def test_a_second_turn_of_an_agent_in_line_comes_before_who_came_later(
 async def test_a_killed_one_in_line_does_not_keep_out_who_does_not_wait(make_agent, memory_stores):
     """Its turn is over, its place is kept for a while yet: provably dead is dead at once."""
     dead = Owner.new()
-    await memory_stores.state.join_line("ada", dead.token(), ttl_s=3600)
+    await memory_stores.state.join_wait_queue("ada", dead.token(), ttl_s=3600)
     dead.retire()
     agent = await make_agent([text("hello")], stores=memory_stores)
     assert (await agent.execute_turn("hi")).text == "hello"
@@ -243,7 +243,7 @@ async def test_turns_of_an_agent_that_lost_their_places_do_not_wait_for_each_oth
     waiting = [b.execute_turn("b1"), b.execute_turn("b2")]
 
     async def anew() -> bool:
-        return [w.ticket for w in await memory_stores.state.line("ada")][-1:] > [2]
+        return [w.ticket for w in await memory_stores.state.wait_queue("ada")][-1:] > [2]
 
     earlier, later = (turn.claiming._line for turn in b._turns._line)
 
@@ -251,8 +251,8 @@ async def test_turns_of_an_agent_that_lost_their_places_do_not_wait_for_each_oth
         return (earlier.ticket, later.ticket) == (1, 2) and later._kept_until > 0
 
     await until(placed)
-    await memory_stores.state.leave_line("ada", 1)
-    await memory_stores.state.leave_line("ada", 2)
+    await memory_stores.state.leave_wait_queue("ada", 1)
+    await memory_stores.state.leave_wait_queue("ada", 2)
     later._kept_until = 0.0
     later.ring()
     await until(anew)
@@ -260,7 +260,7 @@ async def test_turns_of_an_agent_that_lost_their_places_do_not_wait_for_each_oth
     gate.open.set()
     await first
     assert [r.turn for r in await asyncio.gather(*waiting)] == [2, 3]
-    assert await memory_stores.state.line("ada") == []
+    assert await memory_stores.state.wait_queue("ada") == []
 
 
 async def test_a_turn_looks_again_after_an_end_that_was_refused(make_agent, memory_stores):

@@ -284,13 +284,13 @@ async def test_nobody_comes_between_turns_that_are_saved_together(
 
     async def join(name, _argument):
         if name == "commit" and not tickets:
-            tickets.append(await memory_stores.state.join_line("ada", other.token(), 60))
+            tickets.append(await memory_stores.state.join_wait_queue("ada", other.token(), 60))
 
     spy.hook = join
     await agent.save_state()
     await assert_whole(memory_stores)
     assert await memory_stores.messages.count("ada") == 2 * many
-    assert [w.ticket for w in await memory_stores.state.line("ada")] == tickets
+    assert [w.ticket for w in await memory_stores.state.wait_queue("ada")] == tickets
     other.retire()
 
 
@@ -320,7 +320,7 @@ async def test_saving_that_is_cancelled_knows_what_it_has_stored(make_agent, mem
     go_on.set()
     await asyncio.wait([saving])
     assert saving.cancelled()
-    assert await memory_stores.state.line("ada") == []
+    assert await memory_stores.state.wait_queue("ada") == []
     await agent.save_state()
     await assert_whole(memory_stores)
     assert await memory_stores.messages.count("ada") == 4

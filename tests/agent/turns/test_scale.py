@@ -9,7 +9,7 @@ from tests.agent.kit import add
 from tests.shares import split
 
 from looopy import LoopConfig, UserMessage, tool
-from looopy.agent.context import Known
+from looopy.agent.context import ContextView
 from looopy.errors import LLMError
 from looopy.history.window import visible
 from looopy.testing import ScriptedProvider, failure, text, tool_call
@@ -107,7 +107,7 @@ async def test_a_history_cleared_while_it_is_read_is_not_mixed(memory_stores):
             await fill(memory_stores, 3)
 
     spy.hook = clear_and_go_on
-    known = Known(spy.stores, "ada", LoopConfig(max_messages=600, history_tokens=None))
+    known = ContextView(spy.stores, "ada", LoopConfig(max_messages=600, history_tokens=None))
     await known.refresh({})
     assert known.history == before[-256:]
     await known.refresh({})

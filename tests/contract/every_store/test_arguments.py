@@ -65,7 +65,7 @@ _READERS_OF_UNKNOWN = (
     "journal.events",
     "journal.inbox",
     "journal.lineage",
-    "state.line",
+    "state.wait_queue",
     "artifacts.list",
     "contexts.erase",
 )

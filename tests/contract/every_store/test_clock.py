@@ -64,11 +64,11 @@ async def test_a_lease_that_was_asked_for_a_day_lasts_as_long_as_the_longest(sha
 async def test_a_place_in_line_is_lost_when_the_clock_was_set_back_and_held_up_nobody(shared):
     """Whoever waits there in fact keeps it again a moment later."""
     stores, set_ahead = shared
-    first = await stores.state.join_line("ada", "elsewhere", 3.0)
+    first = await stores.state.join_wait_queue("ada", "elsewhere", 3.0)
     set_ahead(-HOUR_US)
-    assert [place.alive for place in await stores.state.line("ada")] == [False]
+    assert [place.alive for place in await stores.state.wait_queue("ada")] == [False]
     assert await stores.state.keep_place("ada", first, 3.0)
-    assert [place.alive for place in await stores.state.line("ada")] == [True]
+    assert [place.alive for place in await stores.state.wait_queue("ada")] == [True]
 
 
 def test_a_lease_cannot_be_asked_for_that_is_longer_than_any_lasts():

@@ -76,7 +76,7 @@ RUNNING = {
     "ErasureContract": 0,
     "ForkContract": 0,
     "InnerContextContract": 0,
-    "LineContract": 0,
+    "WaitQueueContract": 0,
     "RedactionContract": 0,
     "RestoreContract": 0,
     "RetentionContract": 0,

@@ -64,15 +64,15 @@ async def _post(owner, known):
 
 
 async def _join(owner, known):
-    known.ticket = await owner.state.join_line(known.target, "secret", LONG_S)
+    known.ticket = await owner.state.join_wait_queue(known.target, "secret", LONG_S)
 
 
 async def _wait(owner, known):
-    await owner.state.join_line(known.target, "secret", LONG_S)
+    await owner.state.join_wait_queue(known.target, "secret", LONG_S)
 
 
 async def _join_and_die(owner, known):
-    await owner.state.join_line(known.target, "secret and dead", 0.0)
+    await owner.state.join_wait_queue(known.target, "secret and dead", 0.0)
 
 
 def _claim(context_id, known, **others):
@@ -117,10 +117,10 @@ CALLS = {
     "state.claim to recover": Call(lambda c, k: ((_claim(c, k, recover=True),), {})),
     "state.renew": Call(lambda c, k: ((c, k.epoch, LONG_S), {})),
     "state.release": Call(lambda c, k: ((c, k.epoch), {})),
-    "state.join_line": Call(lambda c, _: ((c, "stranger", LONG_S), {}), _join),
+    "state.join_wait_queue": Call(lambda c, _: ((c, "stranger", LONG_S), {}), _join),
     "state.keep_place": Call(lambda c, k: ((c, k.ticket, LONG_S), {}), _join),
-    "state.leave_line": Call(lambda c, k: ((c, k.ticket), {}), _join),
-    "state.line": Call(lambda c, _: ((c,), {}), _join),
+    "state.leave_wait_queue": Call(lambda c, k: ((c, k.ticket), {}), _join),
+    "state.wait_queue": Call(lambda c, _: ((c,), {}), _join),
     "journal.commit": Call(lambda c, k: ((_commit(c, k),), {})),
     "journal.commit of what came in": Call(lambda c, k: ((_commit(c, k, delivered=[1]),), {})),
     "journal.compact": Call(lambda c, _: ((c, NewSummary(message=_SUMMARY, epoch=1)), {})),
@@ -340,8 +340,9 @@ async def test_contexts_of_one_name_never_meet(world, part):
             for context_id in (name, UNKNOWN):
                 known = await _learned(other, context_id)
                 await _post(other, known)
-                places = [await other.state.join_line(context_id, "mine", LONG_S) for _ in range(2)]
-                await other.state.leave_line(context_id, places[0])
+                join = other.state.join_wait_queue
+                places = [await join(context_id, "mine", LONG_S) for _ in range(2)]
+                await other.state.leave_wait_queue(context_id, places[0])
                 known.ticket = places[1]
                 told.append(await _call(other, method, context_id, known))
             assert told[0] == told[1]

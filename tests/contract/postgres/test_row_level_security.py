@@ -116,7 +116,7 @@ class Secured:
 
 # Contracts that fill every table, and read, search and delete what is in it. The others are held in
 # the long run: their statements and policies are those of these and of the random history.
-_ALWAYS = {"Erasure", "ArtifactContent", "Line", "Search", "Spending"}
+_ALWAYS = {"Erasure", "ArtifactContent", "WaitQueue", "Search", "Spending"}
 
 for _name in suites.__all__:
     _subject = _name.removesuffix("Contract")
@@ -244,7 +244,7 @@ async def test_stores_that_forgot_their_filters_see_nothing_of_others(app_url, f
         assert await other.journal.inbox(CONTEXT) == (InboxHead(), [])
         assert await other.journal.ask_cancel(CONTEXT) is None
         assert await other.journal.withdraw(CONTEXT) == 0
-        assert await other.state.line(CONTEXT) == []
+        assert await other.state.wait_queue(CONTEXT) == []
         for refused in (other.state.delete(CONTEXT), other.journal.clear(CONTEXT)):
             with pytest.raises(ContextNotFound):
                 await refused

@@ -136,7 +136,7 @@ class Agent:
         )
         self._mirror = Mirror(self.looopy)
         self._prompt: str = system_prompt
-        self.looopy.subscribe(self._hear)
+        self.looopy.subscribe(self._receive)
 
     # --- state -----------------------------------------------------------------------------------
 
@@ -464,7 +464,7 @@ class Agent:
             clear = self.looopy.clear_steering_queue
         await clear(self._auth)
 
-    def _hear(self, event: ours.AgentEvent) -> None:
+    def _receive(self, event: ours.AgentEvent) -> None:
         translator = self._translator
         if isinstance(event, ours.TurnStart) and not event.path:
             before, self._before = self._before, ()

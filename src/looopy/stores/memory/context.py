@@ -53,7 +53,7 @@ class StoredEntry:
 
 @dataclass(slots=True)
 class Place:
-    """A place in line, kept until `alive_until` of the monotonic clock."""
+    """A place in the queue, kept until `alive_until` of the monotonic clock."""
 
     holder: str
     alive_until: float
@@ -134,7 +134,7 @@ class StoredContext:
         self.epoch = self.epoch + 1 if self.epoch else names.first_epoch()
 
     def has_earlier(self, ticket: int | None) -> bool:
-        """True if somebody waits in line who came before *ticket*, or anybody for `None`."""
+        """True if somebody waits in the queue who came before *ticket*, or anybody for `None`."""
         return any(
             place.alive and (ticket is None or earlier < ticket)
             for earlier, place in self.places.items()

@@ -38,14 +38,14 @@ from looopy.stores.rules import (
     check_claim,
     check_context_id,
     check_lease,
-    check_place_in_line,
+    check_queue_place,
     check_ttl,
     key_used,
-    line_busy,
     metadata_changed,
     moved_on,
     no_context,
     no_entry,
+    queue_busy,
 )
 from looopy.types.event import utc_now
 from looopy.types.message import Message
@@ -205,7 +205,7 @@ class InMemoryStateStore(MemoryStore, StateStore):
         if actual != claim.expected_epoch or is_open != claim.recover:
             raise moved_on(claim.expected_epoch, actual)
         if found is not None and not claim.recover and found.has_earlier(claim.ticket):
-            raise line_busy()
+            raise queue_busy()
         if found is not None and claim.key in found.keys:
             raise key_used()
         if found is not None:
@@ -249,9 +249,9 @@ class InMemoryStateStore(MemoryStore, StateStore):
             context.holder = None
             self._ring(context_id, inbox=True)
 
-    # --- the line ---
+    # --- the queue ---
 
-    async def join_line(self, context_id: str, holder: str, ttl_s: float) -> int:
+    async def join_wait_queue(self, context_id: str, holder: str, ttl_s: float) -> int:
         check_ttl(ttl_s)
         context = self.backend.make(self.tenant, context_id)
         context.places = {ticket: p for ticket, p in context.places.items() if p.alive}
@@ -261,7 +261,7 @@ class InMemoryStateStore(MemoryStore, StateStore):
         return context.last_ticket
 
     async def keep_place(self, context_id: str, ticket: int, ttl_s: float) -> bool:
-        check_place_in_line(ticket, ttl_s)
+        check_queue_place(ticket, ttl_s)
         context = self._get(context_id)
         place = context.places.get(ticket) if context else None
         if place is None:
@@ -269,13 +269,13 @@ class InMemoryStateStore(MemoryStore, StateStore):
         place.alive_until = time.monotonic() + ttl_s
         return True
 
-    async def leave_line(self, context_id: str, ticket: int) -> None:
-        check_place_in_line(ticket)
+    async def leave_wait_queue(self, context_id: str, ticket: int) -> None:
+        check_queue_place(ticket)
         context = self._get(context_id)
         if context is not None and context.places.pop(ticket, None) is not None:
             self._ring(context_id, inbox=True)
 
-    async def line(self, context_id: str) -> Sequence[Waiter]:
+    async def wait_queue(self, context_id: str) -> Sequence[Waiter]:
         context = self._get(context_id)
         return [
             Waiter(ticket=ticket, holder=place.holder, alive=place.alive)

@@ -39,12 +39,12 @@ from looopy.stores.rules import (
     commits_lost,
     fenced,
     key_used,
-    line_busy,
     made_artifact,
     moved_on,
     no_artifact,
     no_context,
     no_entry,
+    queue_busy,
 )
 from looopy.stores.sql import statements as s
 from looopy.stores.sql.driver import Query, Steps
@@ -155,7 +155,7 @@ def _make_claimable(given: ClaimRows) -> Steps[None]:
         and (head.open_turn is not None) == claim.recover
     ):
         if not claim.recover and (yield Query(s.IN_LINE, given.params)):
-            raise line_busy()
+            raise queue_busy()
         return
     if head is not None or claim.expected_epoch != 0 or claim.recover:
         raise moved_on(claim.expected_epoch, head.epoch if head else 0)

@@ -14,7 +14,7 @@ from looopy.stores.rules import (
     busy,
     check_context_id,
     check_lease,
-    check_place_in_line,
+    check_queue_place,
     check_ttl,
     metadata_changed,
     no_context,
@@ -110,12 +110,12 @@ class SQLStateStore(SQLStore, StateStore):
         if can_exist(context_id):
             await self.write(partial(one_step, Query(s.RELEASE, params)), context_id, inbox=True)
 
-    # --- the line: places, each with the time until which it is kept ---
+    # --- the queue: places, each with the time until which it is kept ---
 
-    # The context's row has the latest of these times, so a claim reads the places only if the line
+    # The context's row has the latest of these times, so a claim reads the places only if the queue
     # may have any. Each operation locks that row first, so the places that it reads are not stale.
 
-    async def join_line(self, context_id: str, holder: str, ttl_s: float) -> int:
+    async def join_wait_queue(self, context_id: str, holder: str, ttl_s: float) -> int:
         check_context_id(context_id)
         check_ttl(ttl_s)
         params = self.params(context_id, holder=holder, ttl_us=as_us(ttl_s))
@@ -132,7 +132,7 @@ class SQLStateStore(SQLStore, StateStore):
         return await self.write(work, context_id)
 
     async def keep_place(self, context_id: str, ticket: int, ttl_s: float) -> bool:
-        check_place_in_line(ticket, ttl_s)
+        check_queue_place(ticket, ttl_s)
         params = self.params(context_id, ticket=bounded(ticket), ttl_us=as_us(ttl_s))
 
         def work() -> Steps[bool]:
@@ -145,8 +145,8 @@ class SQLStateStore(SQLStore, StateStore):
         # As with a lease that is renewed.
         return can_exist(context_id) and await self.backend.run(work, write=True)
 
-    async def leave_line(self, context_id: str, ticket: int) -> None:
-        check_place_in_line(ticket)
+    async def leave_wait_queue(self, context_id: str, ticket: int) -> None:
+        check_queue_place(ticket)
         params = self.params(context_id, ticket=bounded(ticket))
 
         def work() -> Steps[None]:
@@ -156,7 +156,7 @@ class SQLStateStore(SQLStore, StateStore):
         if can_exist(context_id):
             await self.write(work, context_id, inbox=True)
 
-    async def line(self, context_id: str) -> Sequence[Waiter]:
+    async def wait_queue(self, context_id: str) -> Sequence[Waiter]:
         found = await self._ask(s.LIST_LINE, context_id)
         return [Waiter(ticket=t, holder=holder, alive=bool(alive)) for t, holder, alive in found]
 

@@ -411,8 +411,8 @@ _TAKEABLE = (
 
 # Somebody waits who came before :ticket. Most contexts have no line, and the row of a context says
 # so, so that this reads no further.
-_IN_LINE = (
-    f"{_live('line_until')} AND (:ticket IS NULL OR EXISTS (SELECT 1 FROM looopy_waiters w"
+_QUEUED = (
+    f"{_live('queued_until')} AND (:ticket IS NULL OR EXISTS (SELECT 1 FROM looopy_waiters w"
     " WHERE w.tenant_id = :tenant AND w.context_id = :context AND w.ticket < :ticket"
     f" AND {_live('w.alive_until')}))"
 )
@@ -429,11 +429,11 @@ CLAIM = (
     " last_position = last_position + :count, owner_actor = COALESCE(owner_actor, :actor),"
     " inbox_waiting = inbox_waiting - :delivered, cancel_turn = NULL, last_write = :write,"
     " state = COALESCE(:state, state), last_activity = now_us()"
-    f" WHERE {_TAKEABLE} AND open_turn IS NULL AND (line_until IS NULL OR NOT ({_IN_LINE}))"
+    f" WHERE {_TAKEABLE} AND open_turn IS NULL AND (queued_until IS NULL OR NOT ({_QUEUED}))"
     " RETURNING epoch, turn_count, last_seq, last_position, inbox_last, inbox_waiting, cancel_turn"
 )
 
-IN_LINE = f"SELECT epoch FROM looopy_contexts WHERE {_THIS} AND {_IN_LINE}"
+IN_LINE = f"SELECT epoch FROM looopy_contexts WHERE {_THIS} AND {_QUEUED}"
 
 
 RECOVER = (
@@ -575,7 +575,7 @@ ASK_CANCEL = (
     " RETURNING open_turn"
 )
 
-# --- the line ---
+# --- the queue ---
 
 TAKE_TICKET = (
     f"UPDATE looopy_contexts SET last_ticket = last_ticket + 1 WHERE {_THIS} RETURNING last_ticket"
@@ -595,9 +595,9 @@ DROP_PLACE = f"DELETE FROM looopy_waiters WHERE {_THIS} AND ticket = :ticket RET
 
 DROP_DEAD_PLACES = f"DELETE FROM looopy_waiters WHERE {_THIS} AND NOT {_live('alive_until')}"
 
-# After each of these, in the same transaction: until when there is somebody in line.
+# After each of these, in the same transaction: until when there is somebody in the queue.
 MEASURE_LINE = (
-    "UPDATE looopy_contexts SET line_until = (SELECT MAX(w.alive_until) FROM looopy_waiters w"
+    "UPDATE looopy_contexts SET queued_until = (SELECT MAX(w.alive_until) FROM looopy_waiters w"
     f" WHERE w.tenant_id = :tenant AND w.context_id = :context) WHERE {_THIS}"
 )
 
@@ -979,7 +979,7 @@ HIDE_PARTS = (
 EMPTY_CONTEXT = (
     f"UPDATE looopy_contexts SET {_NEXT_EPOCH}, holder = NULL, open_turn = NULL, turn_count = 0,"
     " last_position = 0, last_seq = 0, visible_from = 1, cleared_seq = 0, state = '{}',"
-    " metadata = '{}', tags = NULL, inbox_waiting = 0, cancel_turn = NULL, line_until = NULL,"
+    " metadata = '{}', tags = NULL, inbox_waiting = 0, cancel_turn = NULL, queued_until = NULL,"
     " rewound = NULL,"
     f" created_at = now_us() WHERE {_THIS} RETURNING epoch"
 )

@@ -7,8 +7,8 @@ backend.
 
 - `message`, `artifact`, `state`: the three stores.
 - `journal`: claim, commit and event log, together with `inbox`, `delivery` (what a turn takes from
-  its inbox), `withdraw` (what a caller takes back), `key` (idempotency keys) and `line` (waiting
-  claims).
+  its inbox), `withdraw` (what a caller takes back), `key` (idempotency keys) and `wait_queue`
+  (waiting claims).
 - `listing`, `search`, `erasure`: all contexts of a tenant, to list, to search and to erase.
 - `spending`: what owners and tenants may use in a day or month.
 - `fork`: forks, rewinds and lineage. `inner`: contexts that work for others. `restore`: whole

@@ -100,7 +100,7 @@ async def a_whole_context(
     await stores.artifacts.save(name, "map", words * (_LARGE // len(words)))
     posted = user(f"later: {words}")
     await stores.journal.post(name, EntryKind.FOLLOW_UP, posted, actor_id=actor)
-    await stores.state.join_line(name, "somebody", LONG_S)
+    await stores.state.join_wait_queue(name, "somebody", LONG_S)
     await stores.state.save(name, {"topic": words}, version=0)
     await stores.contexts.tag(name, add=[words])
     await stores.contexts.list()
@@ -117,7 +117,7 @@ async def _left(stores: Stores, name: str = CONTEXT) -> Sequence[object]:
         *await stores.journal.turns(name),
         *await stores.artifacts.list(name),
         *(await stores.journal.inbox(name))[1],
-        *await stores.state.line(name),
+        *await stores.state.wait_queue(name),
     ]
 
 

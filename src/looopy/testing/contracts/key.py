@@ -71,12 +71,12 @@ class KeyContract(Contract):
         with pytest.raises(StoreConflict):
             await begin(stores, key="k", input_hash="hash of k")
         assert await stores.state.load(CONTEXT) == alone
-        (ticket,) = [await stores.state.join_line(CONTEXT, "holder-1", 60.0)]
-        before = await stores.state.load(CONTEXT), await stores.state.line(CONTEXT)
+        (ticket,) = [await stores.state.join_wait_queue(CONTEXT, "holder-1", 60.0)]
+        before = await stores.state.load(CONTEXT), await stores.state.wait_queue(CONTEXT)
         for input_hash in ("hash of k", "another"):
             with pytest.raises(StoreConflict):
                 await begin(stores, key="k", input_hash=input_hash, ticket=ticket)
-        assert (await stores.state.load(CONTEXT), await stores.state.line(CONTEXT)) == before
+        assert (await stores.state.load(CONTEXT), await stores.state.wait_queue(CONTEXT)) == before
         assert await stores.journal.turn_of_key(CONTEXT, "k") == (1, "hash of k")
         await _turn(stores, "other", ticket=ticket)
 

@@ -439,11 +439,11 @@ class ContextIndexContract(Contract):
         assert (await record_of(stores, "a")).tags == ()
 
     async def test_a_context_is_listed_once_it_is_made(self, stores: Stores) -> None:
-        """By whichever write: an append, metadata, a message, a place in line."""
+        """By whichever write: an append, metadata, a message, a place in the queue."""
         await stores.messages.append("a", [user("hi")])
         await stores.state.save("b", {"k": 1}, version=0)
         await stores.journal.post("c", EntryKind.STEER, user("hi"))
-        await stores.state.join_line("d", "holder", 1.0)
+        await stores.state.join_wait_queue("d", "holder", 1.0)
         await stores.artifacts.save("e", "art", b"x")
         assert set(await _names(stores)) == {"a", "b", "c", "d", "e"}
         assert await _names(stores, metadata={"k": 1}) == ["b"]

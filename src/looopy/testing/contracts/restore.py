@@ -168,7 +168,7 @@ class RestoreContract(Contract):
         await imported(other, filled)
         before = await record_of(other)
         assert before.holder is None
-        assert await other.state.line(CONTEXT) == []
+        assert await other.state.wait_queue(CONTEXT) == []
         assert await other.state.save(CONTEXT, {"title": "B"}, version=1) == 2
         number = await other.journal.post(CONTEXT, EntryKind.STEER, user("3"), actor_id="u1")
         assert number == before.inbox.last + 1

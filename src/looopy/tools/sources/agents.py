@@ -235,12 +235,12 @@ class AgentTool(UsesSources, Tool):
             await agent.start()
             own = agent.__stores__() if isinstance(agent, InStores) else None
             await self._enclose(own, context_id, context)
-            errand = _Errand(self, agent, context_id, context)
+            inner_run = _InnerRun(self, agent, context_id, context)
             if linked and own is not None and agent.state.turn_count:
                 known = await own.journal.turn_of_key(context_id, "1")
                 if known is None:  # it came from an archive, which keeps no keys
-                    return await errand.resume()
-            return await errand.run(arguments["prompt"])
+                    return await inner_run.resume()
+            return await inner_run.run(arguments["prompt"])
         finally:
             _chain.reset(before)
             await agent.shutdown(cancel=True)
@@ -310,7 +310,7 @@ class AgentTool(UsesSources, Tool):
             raise StoreConflict(f"the call has got the context {made!r} meanwhile: run it again")
 
 
-class _Errand:
+class _InnerRun:
     """The work of the agent for one call."""
 
     def __init__(

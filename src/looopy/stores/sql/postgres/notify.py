@@ -164,14 +164,14 @@ class News:
             return
         self._contexts[name_of(*key)] = key
         if self._hearing is None and self._soon is None:
-            self._soon = self._loop.call_later(_EAR_LEAD_S, self._begin_to_hear)
+            self._soon = self._loop.call_later(_EAR_LEAD_S, self._begin_to_receive)
 
-    def _begin_to_hear(self) -> None:
+    def _begin_to_receive(self) -> None:
         self._soon = None
         if self._contexts:
-            self._hearing = self._loop.create_task(self._hear())
+            self._hearing = self._loop.create_task(self._receive())
 
-    async def _hear(self) -> None:
+    async def _receive(self) -> None:
         """Ring for what others tell; connect again whenever the connection breaks."""
         pause_s = _SHORTEST_PAUSE_S
         while True:
@@ -181,7 +181,7 @@ class News:
                     self._notifier.notify_all()  # for changes announced while nobody listened
                     pause_s = _SHORTEST_PAUSE_S
                     while True:
-                        heard = await ear.hear(self._quiet_s)
+                        heard = await ear.receive(self._quiet_s)
                         for payload in heard:
                             self._ring(payload)
                         if not heard:
@@ -220,7 +220,7 @@ class _Ear:
         """Begin; `Trouble` if the connection is lost, or the server does not answer in time."""
         raise NotImplementedError
 
-    async def hear(self, at_most_s: float) -> list[str]:
+    async def receive(self, at_most_s: float) -> list[str]:
         """Wait for payloads; [] after a silence of that length, or sooner; `Trouble` if lost."""
         raise NotImplementedError
 
@@ -261,7 +261,7 @@ class _AsyncpgEar(_Ear):
         self._heard.append(payload)
         self._news.set()
 
-    async def hear(self, at_most_s: float) -> list[str]:
+    async def receive(self, at_most_s: float) -> list[str]:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(at_most_s):
                 await self._news.wait()
@@ -276,7 +276,7 @@ class _PsycopgEar(_Ear):
     async def listen(self) -> None:
         await self._wire.command(f"LISTEN {CHANNEL}", within_s=self._answer_s)
 
-    async def hear(self, at_most_s: float) -> list[str]:
+    async def receive(self, at_most_s: float) -> list[str]:
         try:
             notifies = self._connection.notifies(timeout=at_most_s, stop_after=1)
             return [notify.payload async for notify in notifies]

@@ -25,7 +25,7 @@ CREATE TABLE looopy_contexts (
 	inbox_waiting BIGINT DEFAULT '0' NOT NULL, 
 	cancel_turn BIGINT, 
 	last_ticket BIGINT DEFAULT '0' NOT NULL, 
-	line_until BIGINT, 
+	queued_until BIGINT, 
 	last_write BIGINT, 
 	tags TEXT, 
 	rewound TEXT, 

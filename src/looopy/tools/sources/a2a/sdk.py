@@ -145,7 +145,7 @@ class Outcome:
             )
         return (*said, *made)
 
-    def hear(self, response: StreamResponse, say: Callable[[str], None]) -> None:
+    def receive(self, response: StreamResponse, say: Callable[[str], None]) -> None:
         """Read a response of the stream, and pass new text to *say*."""
         kind = response.WhichOneof("payload")
         if kind == "message":
@@ -274,7 +274,7 @@ async def _listen(
         responses = client.send_message(SendMessageRequest(message=message))
         async for response in responses:
             heard = True
-            outcome.hear(response, say)
+            outcome.receive(response, say)
     except (A2AError, httpx.HTTPError, ValueError) as error:
         if heard and outcome.task_id:  # the task continues without us: it can be read later
             return

@@ -130,8 +130,8 @@ async def test_a_bell_names_the_line_that_the_statements_would_name():
         stores.state.delete(CONTEXT),
         stores.state.claim(a_claim(0)),
         stores.state.release(CONTEXT, 1),
-        stores.state.join_line(CONTEXT, "h", 1.0),
-        stores.state.leave_line(CONTEXT, 1),
+        stores.state.join_wait_queue(CONTEXT, "h", 1.0),
+        stores.state.leave_wait_queue(CONTEXT, 1),
         stores.journal.commit(
             Commit(context_id=CONTEXT, epoch=1, turn=1, events=[said(answer("a"))])
         ),

@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from looopy.agent.line import Watch, watching
+from looopy.agent.wait_queue import Watch, watching
 from looopy.errors import HostClosed, LooopyError, StoreConflict, StoreUnavailable
 from looopy.server.host import AgentHost
 from looopy.server.protocols.a2a.push.configs import Config, Configs, Receiver, now

@@ -9,7 +9,7 @@ from tests.agent.kit import Gate, assert_whole
 
 from looopy import LoopConfig
 from looopy.agent import claim as claiming
-from looopy.agent import line
+from looopy.agent import wait_queue
 from looopy.errors import AgentBusy, TurnIncomplete
 from looopy.stores.owner import Owner
 from looopy.stores.records import Claim
@@ -26,7 +26,7 @@ def echo() -> ScriptedProvider:
 async def standing(stores, count: int) -> None:
     """Wait until somebody stands in line who was at least the *count*-th to come."""
     for _ in range(10_000):
-        if any(waiter.ticket >= count for waiter in await stores.state.line("ada")):
+        if any(waiter.ticket >= count for waiter in await stores.state.wait_queue("ada")):
             return
         await asyncio.sleep(0.001)
     raise AssertionError(f"never was there a number {count} in line")
@@ -59,7 +59,7 @@ async def test_agents_are_served_in_order_of_arrival(make_agent, stores, held):
     await stream
     results = await asyncio.gather(*waiting)
     assert [r.turn for r in results] == list(range(2, 12))
-    assert await stores.state.line("ada") == []
+    assert await stores.state.wait_queue("ada") == []
     await assert_whole(stores)
 
 
@@ -90,7 +90,7 @@ async def test_turns_of_one_agent_do_not_block_each_other(held, stores):
     await stream
     results = await asyncio.gather(*waiting)
     assert [r.turn for r in results] == [2, 3, 4, 5]
-    assert await stores.state.line("ada") == []
+    assert await stores.state.wait_queue("ada") == []
 
 
 async def test_tickets_rise_as_turns_arrived(make_agent, stores):
@@ -124,11 +124,11 @@ async def test_tickets_rise_as_turns_arrived(make_agent, stores):
 async def test_who_does_not_wait_does_not_jump_the_line(make_agent, stores):
     """The context is free, and somebody who came earlier has not noticed yet."""
     other = Owner.new()
-    ticket = await stores.state.join_line("ada", other.token(), ttl_s=60)
+    ticket = await stores.state.join_wait_queue("ada", other.token(), ttl_s=60)
     hasty = await make_agent([text("one"), text("two")], stores=stores)
     with pytest.raises(AgentBusy):
         await hasty.execute_turn("let me")
-    await stores.state.leave_line("ada", ticket)
+    await stores.state.leave_wait_queue("ada", ticket)
     assert (await hasty.execute_turn("now")).text == "one"
     other.retire()
 
@@ -137,7 +137,7 @@ async def test_one_who_is_dead_holds_up_nobody(make_agent, stores, held):
     """Provably dead, on the same host: passed over at once, however long its place is kept."""
     _, gate, stream = held
     dead = Owner.new()
-    await stores.state.join_line("ada", dead.token(), ttl_s=3600)
+    await stores.state.join_wait_queue("ada", dead.token(), ttl_s=3600)
     agent = await make_agent(echo(), stores=stores, on_busy="wait")
     waiting = agent.execute_turn("next")
     await standing(stores, 2)
@@ -145,14 +145,14 @@ async def test_one_who_is_dead_holds_up_nobody(make_agent, stores, held):
     gate.open.set()
     await stream
     assert (await waiting).turn == 2
-    assert await stores.state.line("ada") == []
+    assert await stores.state.wait_queue("ada") == []
 
 
 async def test_one_who_is_not_heard_of_loses_the_place(make_agent, stores, held):
     """Alive, or on another host, but stopped: after the time it had asked for."""
     _, gate, stream = held
     stopped = Owner.new()
-    await stores.state.join_line("ada", stopped.token(), ttl_s=0.05)
+    await stores.state.join_wait_queue("ada", stopped.token(), ttl_s=0.05)
     agent = await make_agent(echo(), stores=stores, on_busy="wait")
     waiting = agent.execute_turn("next")
     await standing(stores, 2)
@@ -177,7 +177,7 @@ async def test_giving_up_leaves_no_place_behind(make_agent, stores, held):
     await agent.cancel()
     with pytest.raises(TurnIncomplete):
         await waiting
-    assert await stores.state.line("ada") == []
+    assert await stores.state.wait_queue("ada") == []
     gate.open.set()
     await stream
 
@@ -200,11 +200,11 @@ async def test_one_who_slept_looks_once_more(make_agent, stores, monkeypatch):
     )
     seen = []
     clock = asyncio.get_running_loop().time
-    for module in (claiming, line):
+    for module in (claiming, wait_queue):
         monkeypatch.setattr(module, "_now", lambda: clock() + 3600 * len(seen))
 
     async def sleep(name, argument):
-        if name != "load" or seen or not spy.of("join_line"):
+        if name != "load" or seen or not spy.of("join_wait_queue"):
             return None
         seen.append(await stores.state.load(argument))
         await stores.journal.clear("ada", force=True)
@@ -233,7 +233,7 @@ async def test_a_free_context_costs_no_ticket(make_agent, stores):
     agent = await make_agent(echo(), stores=stores, on_busy="wait")
     for n in range(3):
         await agent.execute_turn(f"{n}")
-    ticket = await stores.state.join_line("ada", "x", ttl_s=1)
+    ticket = await stores.state.join_wait_queue("ada", "x", ttl_s=1)
     assert ticket == 1
 
 
@@ -243,8 +243,8 @@ async def test_a_line_that_is_dissolved_is_joined_again(make_agent, stores, held
     agent = await make_agent(echo(), stores=stores, on_busy="wait")
     waiting = agent.execute_turn("next")
     await standing(stores, 1)
-    [place] = await stores.state.line("ada")
-    await stores.state.leave_line("ada", place.ticket)
+    [place] = await stores.state.wait_queue("ada")
+    await stores.state.leave_wait_queue("ada", place.ticket)
     gate.open.set()
     await stream
     assert (await waiting).turn == 2

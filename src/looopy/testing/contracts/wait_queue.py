@@ -28,42 +28,47 @@ from looopy.testing.contracts.turns import (
 
 async def _join(stores: Stores, *ttls: float, context_id: str = CONTEXT) -> list[int]:
     """Join once for each of *ttls*, and return the tickets."""
-    join = stores.state.join_line
+    join = stores.state.join_wait_queue
     return [await join(context_id, f"holder-{ttl_s:.0f}", ttl_s) for ttl_s in ttls]
 
 
-async def _line(stores: Stores, context_id: str = CONTEXT) -> list[tuple[int, bool]]:
-    return [(w.ticket, w.alive) for w in await stores.state.line(context_id)]
+async def _places(stores: Stores, context_id: str = CONTEXT) -> list[tuple[int, bool]]:
+    return [(w.ticket, w.alive) for w in await stores.state.wait_queue(context_id)]
 
 
 async def _held_up(stores: Stores, ticket: int | None = None) -> None:
-    """Check that a claim is refused because of the line alone, and changes nothing."""
-    before = await stores.state.load(CONTEXT), await stores.state.line(CONTEXT)
+    """Check that a claim is refused because of the queue alone, and changes nothing."""
+    before = await stores.state.load(CONTEXT), await stores.state.wait_queue(CONTEXT)
     with pytest.raises(AgentBusy, match="queued") as refused:
         await begin(stores, ticket=ticket)
     assert refused.value.turn is None
-    assert (await stores.state.load(CONTEXT), await stores.state.line(CONTEXT)) == before
+    assert (await stores.state.load(CONTEXT), await stores.state.wait_queue(CONTEXT)) == before
 
 
 async def _served(stores: Stores, ticket: int | None = None) -> Claimed:
-    """A turn that the line lets through, from its claim to its end."""
+    """A turn that the queue lets through, from its claim to its end."""
     claimed = await begin(stores, ticket=ticket)
     await commit(stores, claimed, [ends()], release=True)
     return claimed
 
 
-class LineContract(Contract):
+class WaitQueueContract(Contract):
     """The order in which several waiters get a context."""
 
-    needs = ("state.join_line", "state.keep_place", "state.leave_line", "state.line")
+    needs = (
+        "state.join_wait_queue",
+        "state.keep_place",
+        "state.leave_wait_queue",
+        "state.wait_queue",
+    )
 
     # --- places ---
 
     async def test_tickets_rise_in_order_of_arrival(self, stores: Stores) -> None:
         """The line lists them in that order; joining creates the context."""
         assert await _join(stores, LONG_S, LONG_S, 0) == [1, 2, 3]
-        assert await _line(stores) == [(1, True), (2, True), (3, False)]
-        (first, *_) = await stores.state.line(CONTEXT)
+        assert await _places(stores) == [(1, True), (2, True), (3, False)]
+        (first, *_) = await stores.state.wait_queue(CONTEXT)
         assert first == Waiter(ticket=1, holder="holder-3600", alive=True)
         found = await record_of(stores)
         assert (found.epoch, found.turn_count, found.last_seq) == (0, 0, 0)
@@ -72,17 +77,17 @@ class LineContract(Contract):
         """Each waiter gets its own ticket, even if joining creates the context."""
         tickets = await at_once(*(_join(stores, LONG_S) for _ in range(16)))
         assert sorted(tickets) == [[n] for n in range(1, 17)]
-        assert await _line(stores) == [(n, True) for n in range(1, 17)]
+        assert await _places(stores) == [(n, True) for n in range(1, 17)]
 
     async def test_an_unknown_context_has_no_line(self, stores: Stores) -> None:
         """Reading, keeping and leaving create nothing; an invalid id cannot join."""
         for context_id in ("nobody", "no id"):
-            assert await stores.state.line(context_id) == []
+            assert await stores.state.wait_queue(context_id) == []
             assert not await stores.state.keep_place(context_id, 1, LONG_S)
-            await stores.state.leave_line(context_id, 1)
+            await stores.state.leave_wait_queue(context_id, 1)
         assert await stores.state.list() == []
         with pytest.raises(ValueRefused):
-            await stores.state.join_line("no id", "holder-1", LONG_S)
+            await stores.state.join_wait_queue("no id", "holder-1", LONG_S)
 
     async def test_a_place_takes_a_ticket_and_a_time(self, stores: Stores) -> None:
         """The error names the argument, and nothing has changed."""
@@ -92,36 +97,36 @@ class LineContract(Contract):
             with refuses(ValueRefused, path="/ticket"):
                 await state.keep_place(CONTEXT, bad, LONG_S)  # type: ignore[arg-type] # on purpose
             with refuses(ValueRefused, path="/ticket"):
-                await state.leave_line(CONTEXT, bad)  # type: ignore[arg-type] # as above
+                await state.leave_wait_queue(CONTEXT, bad)  # type: ignore[arg-type] # as above
         for time in ("60", None, True, -1, float("nan")):
             with refuses(ValueRefused, path="/ttl_s"):
                 await state.keep_place(CONTEXT, 1, time)  # type: ignore[arg-type] # as above
             with refuses(ValueRefused, path="/ttl_s"):
-                await state.join_line(CONTEXT, "h", time)  # type: ignore[arg-type] # as above
-        assert await _line(stores) == [(1, True)]
+                await state.join_wait_queue(CONTEXT, "h", time)  # type: ignore[arg-type] # as above
+        assert await _places(stores) == [(1, True)]
 
     async def test_a_place_is_kept_as_long_as_it_is_asked_for(self, stores: Stores) -> None:
         """The new time may be longer or shorter; a lapsed place can be renewed."""
         await _join(stores, LONG_S, 0)
         for ttl_s, alive in ((LONG_S, True), (0, False), (LONG_S, True)):
             assert await stores.state.keep_place(CONTEXT, 2, ttl_s)
-            assert await _line(stores) == [(1, True), (2, alive)]
+            assert await _places(stores) == [(1, True), (2, alive)]
         for ticket in (0, 3, -1, 2**70):
             assert not await stores.state.keep_place(CONTEXT, ticket, LONG_S)
 
     async def test_a_lapsed_place_is_dropped_when_the_next_one_comes(self, stores: Stores) -> None:
-        """Dead waiters do not fill the line; one that renews too late must join again."""
+        """Dead waiters do not fill the queue; one that renews too late must join again."""
         await _join(stores, 0, LONG_S, 0)
         assert await _join(stores, LONG_S) == [4]
-        assert await _line(stores) == [(2, True), (4, True)]
+        assert await _places(stores) == [(2, True), (4, True)]
         assert not await stores.state.keep_place(CONTEXT, 1, LONG_S)
 
     async def test_who_leaves_is_gone(self, stores: Stores) -> None:
         """Leaving twice does no harm; a ticket is never used again."""
         await _join(stores, LONG_S, LONG_S)
         for ticket in (2, 2, 7, 0):
-            await stores.state.leave_line(CONTEXT, ticket)
-        assert await _line(stores) == [(1, True)]
+            await stores.state.leave_wait_queue(CONTEXT, ticket)
+        assert await _places(stores) == [(1, True)]
         assert await _join(stores, LONG_S) == [3]
 
     # --- who may claim ---
@@ -131,9 +136,9 @@ class LineContract(Contract):
         await a_turn(stores)
         first, second = await _join(stores, LONG_S, LONG_S)
         await _held_up(stores)
-        await stores.state.leave_line(CONTEXT, first)
+        await stores.state.leave_wait_queue(CONTEXT, first)
         await _held_up(stores)
-        await stores.state.leave_line(CONTEXT, second)
+        await stores.state.leave_wait_queue(CONTEXT, second)
         await _served(stores)
 
     async def test_those_in_line_are_served_in_order(self, stores: Stores) -> None:
@@ -145,7 +150,7 @@ class LineContract(Contract):
                     await _held_up(stores, later)
             await _served(stores, ticket)
             waiting.remove(ticket)
-            assert await _line(stores) == [(t, True) for t in waiting]
+            assert await _places(stores) == [(t, True) for t in waiting]
         await _served(stores)
 
     async def test_who_is_served_leaves_the_line(self, stores: Stores) -> None:
@@ -180,16 +185,16 @@ class LineContract(Contract):
         lapsed, _ = await _join(stores, 0, LONG_S)
         await _held_up(stores)
         await _served(stores, lapsed)
-        assert await _line(stores) == [(2, True)]
+        assert await _places(stores) == [(2, True)]
 
-    # --- what counts more than the line ---
+    # --- what counts more than the queue ---
 
     async def test_taking_over_does_not_wait_in_line(self, stores: Stores) -> None:
         """A turn that was left open blocks every waiter; the waiters keep their places."""
         await begin(stores, ttl_s=0)
         first, second = await _join(stores, LONG_S, LONG_S)
         taken = await begin(stores, holder="h2", recover=True)
-        assert await _line(stores) == [(first, True), (second, True)]
+        assert await _places(stores) == [(first, True), (second, True)]
         await commit(stores, taken, [ends()], release=True)
         await _held_up(stores)
         await _served(stores, first)
@@ -199,7 +204,7 @@ class LineContract(Contract):
         await begin(stores, ttl_s=0)
         (ticket,) = await _join(stores, LONG_S)
         await begin(stores, holder="h2", recover=True, ticket=ticket)
-        assert await _line(stores) == []
+        assert await _places(stores) == []
 
     async def test_a_running_turn_is_named_before_the_line(self, stores: Stores) -> None:
         """The refusal names the turn, and no refused claim costs the place."""
@@ -212,7 +217,7 @@ class LineContract(Contract):
         for mine in (None, ticket):
             with pytest.raises(StoreConflict):
                 await begin(stores, 0, ticket=mine)
-        assert await _line(stores) == [(ticket, True)]
+        assert await _places(stores) == [(ticket, True)]
         await _served(stores, ticket)
 
     async def test_clearing_and_appending_leave_the_line_alone(self, stores: Stores) -> None:
@@ -227,7 +232,7 @@ class LineContract(Contract):
         """A waiter in it cannot renew its place."""
         (ticket,) = await _join(stores, LONG_S)
         await stores.state.delete(CONTEXT)
-        assert await stores.state.line(CONTEXT) == []
+        assert await stores.state.wait_queue(CONTEXT) == []
         assert not await stores.state.keep_place(CONTEXT, ticket, LONG_S)
         await _served(stores)
         assert await _join(stores, LONG_S) == [1]
@@ -236,12 +241,12 @@ class LineContract(Contract):
         """The same id of another tenant has no line, and its tickets are separate."""
         await _join(stores, LONG_S, LONG_S)
         other = stores.for_tenant("other")
-        assert await other.state.line(CONTEXT) == []
+        assert await other.state.wait_queue(CONTEXT) == []
         assert not await other.state.keep_place(CONTEXT, 1, 0)
-        await other.state.leave_line(CONTEXT, 1)
+        await other.state.leave_wait_queue(CONTEXT, 1)
         assert await _join(stores, LONG_S, context_id="beside") == [1]
-        await stores.state.leave_line("beside", 1)
-        assert await _line(stores) == [(1, True), (2, True)]
+        await stores.state.leave_wait_queue("beside", 1)
+        assert await _places(stores) == [(1, True), (2, True)]
         await _served(other)
         assert await _join(other, LONG_S) == [1]
         await _held_up(stores, 2)
@@ -270,5 +275,5 @@ class LineContract(Contract):
             (ticket,) = await _join(stores, LONG_S)
             assert rung
             rung.clear()
-            await stores.state.leave_line(CONTEXT, ticket)
+            await stores.state.leave_wait_queue(CONTEXT, ticket)
             assert True in rung

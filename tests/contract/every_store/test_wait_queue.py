@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from tests.contract.backends import on_every_store
 
-from looopy.testing.contracts.line import LineContract
+from looopy.testing.contracts.wait_queue import WaitQueueContract
 
-globals().update(on_every_store("Line", LineContract))
+globals().update(on_every_store("WaitQueue", WaitQueueContract))

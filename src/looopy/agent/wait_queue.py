@@ -3,7 +3,7 @@ Waits for a context that another process or agent uses, in order of arrival, acr
 
 An agent that finds the context busy takes a ticket in its store and claims with it. The store
 refuses a claim while a waiter with a lower ticket is alive. A waiter keeps its place by renewing
-it. So a killed waiter holds up the line only briefly, and a provably dead one not at all.
+it. So a killed waiter holds up the queue only briefly, and a provably dead one not at all.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _TICK_S = _TTL_S / 3
 _SOON_S = 0.004  # the first wait is short, because the running turn may be nearly over
 
 
-class Line:
+class QueuePlace:
     """
-    A place in the line for one context; taken by `join`, and always to be given up by `leave`.
+    A place in the queue for one context; taken by `join`, and always to be given up by `leave`.
 
     Args:
         holder: `Owner.token()` of the waiter.
@@ -41,15 +41,15 @@ class Line:
         self._watch = Watch(_TICK_S)
         self._pause_s = _SOON_S
         self._held: ExitStack | None = None
-        self._next: Line | None = None
+        self._next: QueuePlace | None = None
         self._overtakes = False
 
-    def lead(self, later: Line) -> None:
-        """Keep the place before *later*, the line of the same agent's next turn."""
+    def lead(self, later: QueuePlace) -> None:
+        """Keep the place before *later*, the queue of the same agent's next turn."""
         self._next = later
 
     def ring(self) -> None:
-        """Wake the waiter, so that it reads the line again."""
+        """Wake the waiter, so that it reads the queue again."""
         self._watch.ring()
 
     async def join(self) -> None:
@@ -62,7 +62,7 @@ class Line:
             self._held.callback(self._token.on_cancel(self._watch.ring))
         state = self._stores.state
         self.ticket = await settle(
-            state.join_line(self._context_id, self._holder, _TTL_S), self._token.cancel
+            state.join_wait_queue(self._context_id, self._holder, _TTL_S), self._token.cancel
         )
         self._kept_until = _now() + _TTL_S
 
@@ -107,11 +107,11 @@ class Line:
 
     async def drop_the_dead(self) -> bool:
         """Remove the dead waiters, up to a living one; return true if no waiter is ahead."""
-        for other in await self._stores.state.line(self._context_id):
+        for other in await self._stores.state.wait_queue(self._context_id):
             if self.ticket is not None and other.ticket >= self.ticket:
                 break
             if provably_dead(other.holder):
-                await self._stores.state.leave_line(self._context_id, other.ticket)
+                await self._stores.state.leave_wait_queue(self._context_id, other.ticket)
             elif other.alive:
                 return False
         return True
@@ -129,7 +129,7 @@ class Line:
     async def _leave_place(self) -> None:
         if self.ticket is not None:
             ticket, self.ticket = self.ticket, None
-            await settle(self._stores.state.leave_line(self._context_id, ticket))
+            await settle(self._stores.state.leave_wait_queue(self._context_id, ticket))
 
 
 def _now() -> float:
