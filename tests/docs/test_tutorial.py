@@ -44,8 +44,8 @@ def test_the_program_of_the_tutorial_survives_its_kill(tmp_path):
         check=False,
     )
     assert (second.stderr, second.returncode) == ("", 0)
-    going_on, again, answer = second.stdout.splitlines()
-    assert going_on == "going on with turn 1"
+    resumed, again, answer = second.stdout.splitlines()
+    assert resumed == "continuing turn 1"
     assert again.startswith("booking room 7 in process ")
     assert answer == "Paid and booked."
-    assert all(line in PAGE.read_text("utf-8") for line in (going_on, "booking room 7 in process"))
+    assert all(line in PAGE.read_text("utf-8") for line in (resumed, "booking room 7 in process"))
