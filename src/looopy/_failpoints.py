@@ -24,7 +24,7 @@ full disk E4, after each step that deletes rows of a SQLite file.
 
 A fork has F1, where it is committed, and its caller does not know it yet.
 
-B2 lies in the SQL stores, so `B2:1` is within the claim, `B2:2` within the second write, and so on.
+B2 is in the SQL stores, so `B2:1` is within the claim, `B2:2` within the second write, and so on.
 """
 
 from __future__ import annotations

@@ -284,7 +284,7 @@ async def test_a_damaged_database_is_left_as_it_is(looopy):
     before = broken.read_bytes()
     ended = await looopy("chat", "--db", f"sqlite:///{broken}", "--message", "hello")
     assert ended.status == 2
-    assert "is damaged, or is no SQLite database" in ended.err
+    assert "is damaged, or is not an SQLite database" in ended.err
     assert _is_short(ended)
     assert broken.read_bytes() == before
 

@@ -246,7 +246,7 @@ def test_a_migration_does_not_wait_for_ever_behind_another(url, monkeypatch):
     monkeypatch.setattr(pg_migrate, "_BEHIND_ANOTHER_S", 0.05)
     with psycopg.connect(_plain(url)) as running:
         running.execute("SELECT pg_advisory_xact_lock(%s::bigint)", (pg_migrate._LOCK,))
-        with pytest.raises(StoreUnavailable, match="migrated by somebody else"):
+        with pytest.raises(StoreUnavailable, match="migrated by another process"):
             migrate.upgrade(url)
     assert migrate.check(url) == (None, migrate.HEAD)
 

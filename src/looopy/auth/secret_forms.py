@@ -26,8 +26,7 @@ from urllib.parse import quote, unquote
 MASK = "[redacted]"
 LEAST = 8
 """
-A text with fewer characters is no secret: hiding it would hide ordinary words, and guessing it is
-easy.
+A shorter text is not a secret: hiding it would hide ordinary words, and guessing it is easy.
 """
 _MAX_DEPTH = 16
 _SAMPLE = 36  # bytes of a secret from which its fragments are made
@@ -282,7 +281,7 @@ class Spelling:
         Add to *found* where *view* spells it, as beginnings and ends.
 
         Returns:
-            The beginning of what may go on as a spelling after the end of *view*; the length of
+            The beginning of what may continue as a spelling after the end of *view*; the length of
             *view* if nothing may.
         """
         if len(self._data) > _SAMPLE:  # its beginning costs the same, however long it is
@@ -496,7 +495,7 @@ class Found(NamedTuple):
 
     Attributes:
         spans: Beginnings and ends, in order; they do not overlap.
-        opened: The beginning of what may go on as a spelling after the end of the text.
+        opened: The beginning of what may continue as a spelling after the end of the text.
         letters: The number of characters from there on that would be a part of it.
     """
 

@@ -206,7 +206,7 @@ class Terminal:
 
         Args:
             anew: Keep the text that was typed before *prompt* for the next prompt, if a person
-                types: it was no answer to this one.
+                types: it was not an answer to this one.
 
         Returns:
             The line without its end; `None` when there are no more.
@@ -237,7 +237,7 @@ class Terminal:
 
     def read_message(self, prompt: str) -> str | None:
         """
-        As `read_line`, but a person goes on in the next line after a backslash at the end of one.
+        Like `read_line`, but a backslash at the end of a line continues it in the next one.
         """
         said, news = self.read_line(prompt), self._news
         self._news = None  # which would drop what was typed
@@ -380,7 +380,7 @@ def _typed_ahead() -> str:
 
 
 def _goes_on(typed: bytes) -> bool:
-    """True if what was *typed* is no whole line, or stops within a paste."""
+    """True if what was *typed* is not a whole line, or stops within a paste."""
     return not typed.endswith(b"\n") or _in_paste(typed)
 
 
@@ -503,7 +503,7 @@ def edit_lines() -> None:
 
 
 def _input(prompt: str) -> str:
-    """As `input`, after which readline would let pastes come without their marks."""
+    """Like `input`, after which readline would let pastes come without their marks."""
     try:
         return input(prompt)
     finally:

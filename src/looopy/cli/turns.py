@@ -89,7 +89,7 @@ async def approve_call(
     **options: Any,
 ) -> int:
     """
-    Allow a call that waits for approval, and show how its turn goes on.
+    Allow a call that waits for approval, and show how its turn continues.
 
     Args:
         request_id: `None`: the only one that waits.
@@ -109,7 +109,7 @@ async def deny_call(
     reason: str | None,
     **options: Any,
 ) -> int:
-    """Refuse a call that waits for approval, and show how its turn goes on."""
+    """Refuse a call that waits for approval, and show how its turn continues."""
     answer = (request_id, Deny(reason=reason))
     return await _turn(place, terminal, context_id, answer=answer, **options)
 

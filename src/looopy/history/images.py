@@ -17,7 +17,7 @@ _LONGEST: Final = 1_568  # pixels of an edge, after which the model shrinks the 
 _MOST: Final = 1_600
 _LEAST: Final = 85
 _HEADER: Final = 96  # characters of base64 with the size, in all formats but JPEG
-_JPEG_HEADER: Final = 87_384  # the size comes behind what cameras write, which is up to 64 KiB
+_JPEG_HEADER: Final = 87_384  # the size comes after what cameras write, which is up to 64 KiB
 
 
 def image_tokens(data: str) -> int:
@@ -69,7 +69,7 @@ def _webp(head: bytes) -> tuple[int, int] | None:
 
 
 def _jpeg(raw: bytes) -> tuple[int, int] | None:
-    """The size in the first frame header, behind segments that each say their length."""
+    """The size in the first frame header, after segments that each say their length."""
     at = 2
     while at + 9 <= len(raw) and raw[at] == 0xFF:
         marker = raw[at + 1]

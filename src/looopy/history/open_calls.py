@@ -1,4 +1,4 @@
-"""Calls of a history that have no result yet, and whether a turn can go on from it."""
+"""Calls of a history that have no result yet, and whether a turn can continue from it."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 Make a summary of the older part of a log, so that the model still knows the messages it no longer
 sees.
 
-The log stays as it is: a summary is appended to it (`looopy.types.summary`). The cut lies before a
+The log stays as it is: a summary is appended to it (`looopy.types.summary`). The cut is before a
 user message, and never between a call and its result; inside a turn, if its first part alone is too
 long, before a model's answer. The model writes the summary. If it cannot, a sentence that says so
 takes its place, because a conversation with less history beats one that cannot continue.
@@ -96,7 +96,7 @@ async def read_part(
     **choice: Any,
 ) -> Part | None:
     """
-    As `part_to_cover`, of a history that may be only the end of its log: what came before is read
+    Like `part_to_cover`, of a history that may be only the end of its log: what came before is read
     until no more of it would go into the transcript.
 
     Args:

@@ -210,7 +210,7 @@ class Scale:
     How many tokens the model of a context needs for a hundred estimated ones.
 
     Contract: `used` changes only by `adopt`, so the same log is cut at the same place from call to
-    call, however the measurements vary. The view adopts a measurement where the window begins anew
+    call, however the measurements vary. The view adopts a measurement where the window begins again
     anyway, or where all of the log fits, or where the messages shown no longer fit.
 
     Attributes:

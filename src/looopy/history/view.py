@@ -242,7 +242,7 @@ class View:
         return moved is not None and moved >= before and not trial.is_whole
 
     def _begin(self, limits: Limits) -> tuple[Window, Sequence[Message]]:
-        """Start from scratch, behind the newest summary: a window, and the messages for it."""
+        """Start from scratch, after the newest summary: a window, and the messages for it."""
         fold = find_fold(self.history)
         self._summary_tokens = 0
         if fold is not None:

@@ -5,7 +5,7 @@ The log only grows, the window of a model does not. Three rules make the cut:
 
 - It is safe: the rest begins with a user message, and no result is separated from its call. If the
   newest user message with everything after it is too large, that message stays and the oldest
-  complete groups (an assistant message with its results) behind it go. If the newest group alone is
+  complete groups (an assistant message with its results) after it go. If the newest group alone is
   too large, the text of its results is shortened, never the pair.
 - It moves in steps: up to half of the tokens that fit, or a quarter of the messages, go at a time.
   The place is chosen by its number in the log alone, even if only the log's end was read. So many
@@ -168,7 +168,7 @@ def folded(
     limits: Limits | None = None,
 ) -> list[Message]:
     """
-    As `visible`, for a log that may have summaries (`looopy.types.summary`).
+    Like `visible`, for a log that may have summaries (`looopy.types.summary`).
 
     Args:
         limits: In place of those that *config* and *window_tokens* make.
@@ -247,7 +247,7 @@ class _Scan:
         first: Index of the oldest message that still fits; 0 if all do.
         half: Index of the oldest message that fits into half of the tokens.
         users: Indices of user messages before which the log may be cut, newest first: no call
-            between `first` and such an index has its result behind it.
+            between `first` and such an index has its result after it.
         groups: The same for assistant messages.
     """
 
@@ -257,7 +257,7 @@ class _Scan:
     groups: list[int] = field(default_factory=list)
 
     def tear(self, result: int) -> None:
-        """Forget the places up to *result*: its call lies before them."""
+        """Forget the places up to *result*: its call is before them."""
         for places in (self.users, self.groups):
             while places and places[-1] < result:
                 places.pop()
@@ -383,13 +383,13 @@ class Window:
         return self._first == 0
 
     def _hide(self, place: int) -> None:
-        """Count no more what lies before *place*."""
+        """Count no more what is before *place*."""
         for i in range(self._shown, place):
             self.shown_tokens -= max(0, self._weights[i])
         self._shown = max(self._shown, place)
 
     def _tear(self, call: int) -> None:
-        """Remember that the call at *call* has its result behind the users since."""
+        """Remember that the call at *call* has its result after the users since."""
         for i in range(len(self._users) - 1, -1, -1):
             if self._users[i] < call:
                 break
@@ -439,7 +439,7 @@ def _roundest(first: int, last: int) -> int:
 
 
 def _newest_turn(messages: Sequence[Message], limits: Limits) -> list[Message]:
-    """The newest user message and as many groups behind it as fit."""
+    """The newest user message and as many groups after it as fit."""
     asked = next(
         (i for i in range(len(messages) - 1, -1, -1) if isinstance(messages[i], UserMessage)), None
     )

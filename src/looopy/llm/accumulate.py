@@ -185,11 +185,11 @@ class Accumulator:
         return (StreamEvent("start", partial=self),)
 
     def text_delta(self, delta: str) -> tuple[StreamEvent, ...]:
-        """More text. An empty piece is no event."""
+        """More text. An empty piece is not an event."""
         return self._delta("text", delta)
 
     def thinking_delta(self, delta: str, *, signature: str = "") -> tuple[StreamEvent, ...]:
-        """More thinking. An empty piece is no event; *signature* is that of a block it opens."""
+        """More thinking. An empty piece is no event; *signature* belongs to a block it opens."""
         events = self._delta("thinking", delta)
         if signature and events and self._current is not None:
             block = self._blocks[self._current]

@@ -35,7 +35,7 @@ _TAKEN = frozenset(
 
 class AnyLLMProvider:
     """
-    A model behind any-llm. See `LLMProvider` for the contract.
+    A model called through any-llm. See `LLMProvider` for the contract.
 
     Args:
         model: The provider, as any-llm names it, and the model, such as `"mistral:mistral-small"`.

@@ -2,9 +2,9 @@
 Documents and recordings in a request: which of them an API takes, and what stands for the others.
 
 A file of the user's newest message that the model cannot read is refused, because the answer would
-be about something else. Behind that message the history goes on: a file that an earlier model could
-read, or that a tool returned, becomes a text that names it. A document of text is one everywhere,
-as text if the API has no place for files.
+be about something else. Older files do not stop a turn: a file that an earlier model could read,
+or that a tool returned, becomes a text that names it. A text document is sent everywhere, as text
+if the API has no place for files.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def without_files(
         images: It sees images that bring their data. Otherwise an image stays, for the caller.
 
     Raises:
-        UnsupportedContent: The user's newest message has a file that is no text.
+        UnsupportedContent: The user's newest message has a file that is not text.
     """
     if not any(map(_has_file, messages)):
         return messages

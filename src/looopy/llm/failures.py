@@ -160,7 +160,7 @@ def _http(status: int | None) -> str:
 
 def redact(text: str, secrets: Sequence[str], *, most: int | None = None) -> str:
     """
-    *text* without *secrets*; what is shorter than 8 characters is no secret worth hiding.
+    *text* without *secrets*; what is shorter than 8 characters is not a secret worth hiding.
 
     Args:
         most: Read so many characters, and show no secret that begins at their end.

@@ -41,7 +41,7 @@ class Logprobs:
         self.is_cut = False
 
     def add(self, sent: Any) -> None:
-        """Add the list that a server sent; what is no log-probability is left out."""
+        """Add the list that a server sent; what is not a log-probability is left out."""
         for one in sent if isinstance(sent, list) else ():
             if self.is_cut:
                 return

@@ -7,7 +7,7 @@ crashes, aborts, windows and other programs, and a log is never edited, because 
 this pure function renders each request from it; valid messages are returned as the same objects.
 
 The idea: an assistant message reserves one place for the result of each of its calls, directly
-behind itself and in call order. A result goes to the place that the newest announcement reserved
+after itself and in call order. A result goes to the place that the newest announcement reserved
 for its id, wherever in the log it comes, so it ends up adjacent to its call. A result without a
 place is an orphan or a duplicate and is left out. A place that stays empty gets a result that says
 so, in words that never change, so that prompt caches stay valid.
@@ -86,7 +86,7 @@ def render(
             unique ids, same roles joined.
 
     Returns:
-        User, assistant and tool result messages. Each tool call has exactly one result, behind its
+        User, assistant and tool result messages. Each tool call has exactly one result, after its
         message and in call order; nothing is empty (a result alone may have no content). Equal to
         *messages*, object for object, if they were valid. Rendering again changes nothing.
     """
@@ -164,7 +164,7 @@ class Rendering:
     """
     A log for one reader, rendered as it grows: each new message is processed once.
 
-    The messages so far are in a list, with a place for the result of each call behind its message.
+    The messages so far are in a list, with a place for the result of each call after its message.
     A message that was sent once is settled: an empty place has its substitute by then. Only a
     result that comes later for such a place changes earlier messages, and it costs a new settling
     of all of them.
@@ -177,7 +177,7 @@ class Rendering:
         self._items: list[Message | ToolCall] = []  # a call stands where its result is missing
         self._waiting: dict[str, list[int]] = {}  # id in the log -> its newest places, if empty
         self._taken: set[str] = set()  # ids that no other call may have
-        self._open = 0  # empty places behind what is settled
+        self._open = 0  # empty places after what is settled
         self._settled: list[Message] = []  # grows only: readers hold its beginnings
         self._settled_items = 0
 

@@ -75,7 +75,7 @@ class Call:
 
 class SDKProvider:
     """
-    A model behind an official SDK. See `LLMProvider` for the contract.
+    A model called through an official SDK. See `LLMProvider` for the contract.
 
     A subclass defines how a request is written, sent and read; see the methods that raise here.
 
@@ -426,7 +426,7 @@ class SDKProvider:
 
 
 def _joined(body: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
-    """*extra*, its lists of tools and the like behind those of *body* rather than over them."""
+    """*extra*, its lists of tools and the like after those of *body* rather than over them."""
     return {
         name: [*body[name], *value] if name in _LISTS and name in body else value
         for name, value in extra.items()

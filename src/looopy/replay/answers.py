@@ -97,7 +97,7 @@ class Script:
 
     def said_at_the_end(self) -> list[UserMessage | CustomMessage]:
         """
-        Take those that the recording has behind the last answer, where the turn would end.
+        Take those that the recording has after the last answer, where the turn would end.
 
         Raises:
             TurnInterrupted: The recorded turn was cut off there.
@@ -147,7 +147,7 @@ class Script:
             self.over.set()
 
     async def stop(self, model_call: bool = False) -> None:
-        """As `cut`, and never return."""
+        """Like `cut`, and never return."""
         self.cut(model_call)
         await asyncio.Event().wait()
 

@@ -94,7 +94,7 @@ async def run_beside(
     tool. The context itself stays as it is.
 
     Args:
-        recording: As `read_recording` returned it; not scrubbed.
+        recording: The result of `read_recording`; not scrubbed.
         context_id: The name of the fork; `None`: one is made.
         auth_context: For the new turn.
 

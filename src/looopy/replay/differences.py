@@ -203,7 +203,7 @@ def _named(one: Message, other: Message, played: Played) -> tuple[Kind, str, str
 
 
 def _rest(then: Recording, now: Recording, played: Played) -> Difference | None:
-    """The difference behind the messages that both have."""
+    """The difference after the messages that both have."""
     more, less = list(_ordered(then.messages)), list(_ordered(now.messages))
     if len(less) > len(more):
         extra = less[len(more)]

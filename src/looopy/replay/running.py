@@ -113,7 +113,7 @@ async def replay_made(
     output_type: Any = None,
     ignore: Collection[str] = (),
 ) -> Replayed:
-    """As `replay`, which checks its arguments, with the parts of an agent."""
+    """Like `replay`, which checks its arguments, with the parts of an agent."""
     script = Script(recording)
     sources = [] if making is None else await _listed(making)
     stage = _Stage.of(recording, making, sources, script, output_type)
@@ -404,7 +404,7 @@ def _gone(then: Recording, now: Recording, known: Collection[str]) -> Sequence[s
     """The tools that *then* had, and that are not *known*."""
     both = zip(answers_of(then), answers_of(now), strict=False)
     if any(tools_of(one.request) == tools_of(other.request) != "" for one, other in both):
-        return []  # a name that a model made up is no tool
+        return []  # a name that a model made up is not a tool
     return sorted(_ran(then) - {*known, FINAL_ANSWER})
 
 

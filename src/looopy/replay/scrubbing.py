@@ -1,5 +1,5 @@
 """
-Replace the contents of a recording, so that it can lie beside the tests.
+Replace the contents of a recording, so that it can be beside the tests.
 
 Each text becomes `text-N` and each number N, the same one wherever it occurs. So two calls that
 differed still differ. Names of tools and models, ids of calls, usage and the order of everything

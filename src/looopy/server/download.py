@@ -120,7 +120,7 @@ def _has(request: Request, header: str, tag: str) -> bool:
 
 def _range(request: Request, tag: str, size: int) -> tuple[int, int] | None:
     """
-    The first byte that is asked for, and the one behind the last; `None` for all of them.
+    The first byte that is asked for, and the one after the last; `None` for all of them.
 
     A range that is malformed, or one of several, does not count, nor does any if the content is
     another one than the client has a part of.

@@ -4,7 +4,7 @@ The events of one context for many readers: the log, and between its events what
 The log has the durable events of every process. The agent's subscribers also see deltas, reports
 and starts, which nothing stores. A `Feed` joins both into one order: each durable event exactly
 once, and a passing event only in its place among them. So a reader may leave at any moment and
-continue behind the last `seq`, without a gap and without a text that comes twice. A reader that
+continue after the last `seq`, without a gap and without a text that comes twice. A reader that
 comes in the middle of an answer gets the text so far, in one piece for each block.
 """
 
@@ -29,7 +29,7 @@ _PAGE = 500
 
 
 class SlowReader(LooopyError):
-    """A reader did not take its events in time; it can continue behind the last `seq`."""
+    """A reader did not take its events in time; it can continue after the last `seq`."""
 
 
 class _Block:
@@ -77,7 +77,7 @@ class _Answer:
     The model's answer that is being written: what a reader who comes now has missed.
 
     Attributes:
-        behind: The `seq` of the durable event before it; `None` if unknown.
+        after: The `seq` of the durable event before it; `None` if unknown.
     """
 
     def __init__(self, start: MessageStart, behind: int | None) -> None:
@@ -186,7 +186,7 @@ class Feed:
 
     async def follow(self, after: int | None = None) -> AsyncGenerator[AgentEvent, None]:
         """
-        The durable events behind *after* and those to come, and the passing ones of turns here.
+        The durable events after *after* and those to come, and the passing ones of turns here.
 
         A reader that comes while an answer is being written gets it as far as it has come.
 
@@ -227,7 +227,7 @@ class Feed:
                 await self._rest()
 
     async def _past(self, after: int, upto: int) -> AsyncGenerator[AgentEvent, None]:
-        """The stored events behind *after*, up to the first that the reader gets by itself."""
+        """The stored events after *after*, up to the first that the reader gets by itself."""
         name = self._agent.context_id
         if after > upto:
             record = await self._stores.state.load(name)

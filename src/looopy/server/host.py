@@ -163,7 +163,7 @@ class AgentHost:
 
         Raises:
             ContextNotFound: There is no such context in the caller's tenant, or it is another
-                actor's: the two are not told apart.
+                actor's: the two are not distinguished.
             ValueRefused: The id is invalid.
             StoreUnavailable: The store did not answer.
         """
@@ -183,7 +183,7 @@ class AgentHost:
 
         Raises:
             ContextNotFound, StoreUnavailable: See `authorise`.
-            LooopyError: As `agent` raises, if a turn is open.
+            LooopyError: Same as `agent` raises, if a turn is open.
         """
         record = await self.authorise(context_id, auth)
         if record is not None and record.open_turn is not None:
@@ -233,13 +233,13 @@ class AgentHost:
         runs is not cancelled.
 
         Args:
-            after: Start behind this `seq`; 0 for the beginning, `None` for the head.
+            after: Start after this `seq`; 0 for the beginning, `None` for the head.
 
         Raises:
             ContextNotFound: See `authorise`. While iterating: the context was deleted, or *after*
                 is beyond its head.
-            SlowReader: Too many events waited for the reader: read on behind the last `seq`.
-            LooopyError: As `agent` raises.
+            SlowReader: Too many events waited for the reader: read on after the last `seq`.
+            LooopyError: Same as `agent`.
         """
         stores = self.stores_for(auth)
         self._refuse_if_closed((stores.tenant, context_id))
@@ -299,9 +299,9 @@ class AgentHost:
 
         Raises:
             ContextNotFound: The context is somebody else's, and `may_answer` does not let *auth*
-                answer a request of this id; or it does not exist: the two are not told apart.
+                answer a request of this id; or it does not exist: the two are not distinguished.
             FactoryFailed: `may_answer` or the factory raised.
-            LooopyError: As `Agent.decide` and `agent` raise.
+            LooopyError: Same as `Agent.decide` and `agent`.
         """
         [decided] = await self.decide_all(context_id, {request_id: answer}, auth)
         return decided
@@ -316,7 +316,7 @@ class AgentHost:
         admission: contextlib.AbstractAsyncContextManager[None] | None = None,
     ) -> list[ApprovalDecided]:
         """
-        As `decide`, for several requests of one context: all of *answers* are stored, or none.
+        Like `decide`, for several requests of one context: all of *answers* are stored, or none.
 
         Args:
             answers: By request id.

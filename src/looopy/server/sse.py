@@ -113,7 +113,7 @@ async def framed(
     """
     The frames of *events*; an error ends them with a frame `problem`, which has no id.
 
-    The reader may come again behind its last id, unless the problem is `context_not_found`.
+    The reader may come again after its last id, unless the problem is `context_not_found`.
     """
     try:
         async with aclosing(events):
@@ -163,10 +163,10 @@ class EventStream(EventSourceResponse):
 
 def place_of(request: Request, head: int) -> int | None:
     """
-    The `seq` behind which a reader wants to begin: `Last-Event-ID`, else `?after=`; or `None`.
+    The `seq` after which a reader wants to begin: `Last-Event-ID`, else `?after=`; or `None`.
 
     Raises:
-        Problem: 400; it is no whole number from 0 to *head*, the newest `seq`.
+        Problem: 400; it is not a whole number from 0 to *head*, the newest `seq`.
     """
     said = request.headers.get("last-event-id") or request.query_params.get("after")
     if said is None:

@@ -9,13 +9,13 @@ Exports: the names in `__all__`, above all `open_stores` and `Stores`.
 - Contract: `base` (the protocols), `records` and `requests` (their arguments and results), `rules`
   (checks and refusals that all backends share).
 - Opening: `opening` (a URL becomes stores), `bundle` (the stores of one tenant as one object).
-- Artifacts: `artifacts/` (content above the rows), `blobs/` (where their large parts lie).
+- Artifacts: `artifacts/` (content above the rows), `blobs/` (storage of their large parts).
 - Whole contexts: `contexts/` (list, search, erase, fork, spend), `archive/` (as one file, in and
   out).
 - For authors of a store: `defaults` (base classes with the optional methods), `codec` (messages,
   events and records as JSON text).
 - Shared parts: `rows/` (a message or event as a row), `owner` (proof that a lease holder lives or
-  is dead), `notifier` (wake-up calls for those who wait for a context), `shield` (await a write to
+  is dead), `notifier` (wake-up calls for waiters of a context), `shield` (await a write to
   its end).
 - Reading over many rows: `pages` (turns, events and messages page by page), `usage` (sums of tokens
   and dollars), `accounts` (the budgets of a tenant's people).

@@ -1,10 +1,10 @@
 """
-The accounts of a tenant for people: whose they are, and which calls hold what is reserved in them.
+The accounts of a tenant for operators: their owners, and the calls that hold reservations.
 
-The store knows accounts and contexts by digests alone; the names come from the contexts that are
-there. A reservation whose process died stays until its conversation goes on, or until its period
-ends. `release_call` gives it back by hand, once nobody can settle it any more. Should somebody do
-that after all, the call counts in full; see `Spending.release`.
+The store knows accounts and contexts by digests alone; the names come from existing contexts. A
+reservation whose process died stays until its conversation continues, or until its period
+ends. `release_call` gives it back by hand, once no process can settle it. If a process does so
+after all, the call counts in full; see `Spending.release`.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ async def release_call(stores: Stores, reservation: str) -> HeldCall:
 
 async def owners_of(stores: Stores, accounts: Sequence[str]) -> dict[str, ContextRecord]:
     """
-    The owners behind accounts: for each one that has a context here, the last active of these.
+    The owners after accounts: for each one that has a context here, the last active of these.
 
     Args:
         accounts: See `account_of`.

@@ -82,7 +82,7 @@ class MessageStore(Protocol):
         include_hidden: bool = False,
     ) -> list[MessageRecord]:
         """
-        As `list`, with each message's place.
+        Like `list`, with each message's place.
 
         Args:
             include_hidden: Messages that were rewound as well (`Journal.rewind`).
@@ -184,7 +184,7 @@ class ArtifactStore(Protocol):
         An earlier version that is still being built has failed from then on.
 
         Raises:
-            ValueRefused: As `save`; also for the kind `data`, which is saved whole.
+            ValueRefused: Same as `save`; also for the kind `data`, which is saved whole.
         """
         ...
 
@@ -268,10 +268,10 @@ class ArtifactStore(Protocol):
         version: int | None = None,
     ) -> list[dict[str, Any]]:
         """
-        At most *limit* rows of a dataset behind the first *after*. Errors as `load`.
+        At most *limit* rows of a dataset after the first *after*. Raises the errors of `load`.
 
         Raises:
-            ValueRefused: It is no dataset.
+            ValueRefused: It is not a dataset.
         """
         ...
 
@@ -331,7 +331,7 @@ class ArtifactStore(Protocol):
         commit: Callable[[ArtifactChange], Awaitable[Artifact]] | None = None,
     ) -> Artifact:
         """
-        Prepare a change in its turn among those of the artifact, and have it committed.
+        Prepare a change in its turn among the artifact's changes, and have it committed.
 
         Args:
             request: See `looopy.stores.requests`.
@@ -408,7 +408,7 @@ class StateStore(Protocol):
         Contexts whose id sorts after *after*, by id, at most *limit*.
 
         Raises:
-            ValueRefused: *after* is no text, or the limit is not a whole number from 0.
+            ValueRefused: *after* is not text, or the limit is not a whole number from 0.
         """
         ...
 
@@ -428,7 +428,7 @@ class StateStore(Protocol):
 
         Raises:
             AgentBusy: Another holder's lease is live and was not displaced, and `turn` names its
-                turn; or somebody who came earlier waits in the queue.
+                turn; or other turns are queued for this context.
             StoreConflict: The epoch is not the expected one, or (without `recover`) a turn is open,
                 or (with it) none is. Read the context again.
             ValueRefused: A message cannot be stored faithfully; nothing was written.
@@ -440,7 +440,7 @@ class StateStore(Protocol):
         Prolong the lease of *epoch*; `False` when the context has moved on.
 
         Raises:
-            ValueRefused: The epoch is no whole number, or *ttl_s* no number of seconds from 0.
+            ValueRefused: The epoch is not a whole number, or *ttl_s* no number of seconds from 0.
         """
         ...
 
@@ -449,7 +449,7 @@ class StateStore(Protocol):
         Give the lease of *epoch* back; does nothing when the context has moved on.
 
         Raises:
-            ValueRefused: The epoch is no whole number.
+            ValueRefused: The epoch is not a whole number.
         """
         ...
 
@@ -502,19 +502,19 @@ class ContextIndex(Protocol):
 
         Args:
             owner: The actor of the first turn (`ContextRecord.owner_actor`).
-            status: `ready`, `busy`, `waiting` or `failed`. A turn whose lease has expired keeps
-                nobody busy: its context counts as `ready`, or as `waiting` if the turn stored an
-                answer and left other requests open.
+            status: `ready`, `busy`, `waiting` or `failed`. A turn whose lease has expired does not
+                count: its context is `ready`, or `waiting` if the turn stored an answer and left
+                other requests open.
             tags: All of them; see `tag`.
             metadata: Each entry equal. The value is a text, a whole number or a boolean. Only the
                 first 64 such entries of a context count, by key, and none that has more than 200
                 characters as JSON.
             active_since, active_before: Last active at or after a moment, and before one.
-            due: Only where somebody should act: a turn whose process died, an interrupted turn that
-                can be continued, messages in the inbox, a request that has expired; always while no
-                turn runs.
-            after: The `next` of the page before; all conditions but the moments are those of that
-                page. A context that becomes active between two pages moves to the front and is not
+            due: Only contexts that need an action: a turn whose process died, an interrupted turn
+                that can be continued, messages in the inbox, a request that has expired; always
+                while no turn runs.
+            after: The `next` of the page before, with the same conditions except the moments. A
+                context that becomes active between two pages moves to the front and is not
                 listed again. No other one is left out or repeated.
             limit: At most so many.
 
@@ -550,7 +550,7 @@ class ContextIndex(Protocol):
             after: Only ids that sort after this one.
 
         Raises:
-            ValueRefused: *after* is no text, or the limit is not a whole number from 0.
+            ValueRefused: *after* is not text, or the limit is not a whole number from 0.
         """
         ...
 
@@ -566,9 +566,9 @@ class ContextIndex(Protocol):
         """
         A page of the messages that have all words of a query, the newest first.
 
-        A search finds the messages that `MessageStore.list` returns, those that a summary covers
-        included. It reads what was said, tool calls and results, in the first 100,000 characters of
-        a message. Case, accents and compatibility forms make no difference.
+        A search finds the messages that `MessageStore.list` returns, also ones that a summary
+        covers. It reads texts, tool calls and results, in the first 100,000 characters of a
+        message. Case, accents and compatibility forms make no difference.
 
         A database first adds the messages to its index that are not there yet, in many small
         transactions. Turns continue meanwhile. If this is cancelled or killed, the next search
@@ -620,10 +620,10 @@ class ContextIndex(Protocol):
         Remove a context and all that is in it, also from the files in which it was stored.
 
         Once this returns, the content is in no table, no log and no blob of these stores, nor in a
-        copy that a migration has left, and no turn that still runs can bring it back. What a
-        server's administrator keeps, such as backups of Postgres, is not touched.
+        copy that a migration has left, and no turn that still runs can bring it back. It does
+        not reach an administrator's copies, such as backups of Postgres.
 
-        Contexts that work for it (`enclose`) go with it, and theirs, whoever owns them.
+        Contexts that work for it (`enclose`) go with it, and theirs, whichever actor owns them.
 
         Args:
             owner: Only if the context belongs to this actor.
@@ -632,8 +632,8 @@ class ContextIndex(Protocol):
                 copy holds all contexts as they were before the migration.
 
         Returns:
-            What was removed. Nothing if there is no such context, or if it belongs to somebody
-            else: the two are not told apart.
+            A report of what was removed, empty if there is no such context or if it belongs to
+            another actor: the two are not distinguished.
 
         Raises:
             AgentBusy: A turn runs on one of them and *force* is false; nothing was erased.
@@ -653,7 +653,7 @@ class ContextIndex(Protocol):
         replaced by `[erased]`, and contents of artifacts by nothing; metadata, keys, and messages
         that wait in the inbox are removed. So are the results of that actor's calls, wherever they
         are, and answers to requests that may be that actor's. A later summary is emptied if it may
-        tell of them. What others said about them in their own turns is theirs and stays.
+        contain them. Messages of others about them, in their own turns, stay.
 
         It may be killed or cancelled on the way, and called again to end the work.
 
@@ -672,7 +672,7 @@ class ContextIndex(Protocol):
         Make a context that works for a call of another one, unless the call has one.
 
         The link between the two is made together with the context and goes with it. No other method
-        makes one, so nobody can give a context of others a link.
+        makes one, so no caller can give another actor's context a link.
 
         Args:
             context_id: The context to make. One that exists stays as it is, without a link.
@@ -716,7 +716,7 @@ class ContextIndex(Protocol):
         """
         The next events of a log for an export, in a page of limited size.
 
-        As `Journal.events`, but an end of a turn names no messages.
+        Like `Journal.events`, but an end of a turn names no messages.
 
         Args:
             most_bytes: The messages of a page have at most so many bytes together, or there is one,
@@ -731,10 +731,10 @@ class ContextIndex(Protocol):
         """
         Make contexts with everything in them: all of them at once, or none.
 
-        Numbers, times and texts are those that are given. Each context has a new epoch, no lease,
-        no line and no idempotency keys. If a turn is open, its process counts as dead. Nobody sees
-        a context before all of it is there; a process that is killed before that leaves nothing but
-        bytes for `ArtifactStore.collect`.
+        Numbers, times and texts stay as given. Each context has a new epoch, no lease,
+        no queue and no idempotency keys. If a turn is open, its process counts as dead. No reader
+        sees a context before all of it is there; a process that is killed before that leaves
+        nothing but bytes for `ArtifactStore.collect`.
 
         Raises:
             StoreConflict: A context exists already; nothing was written.
@@ -757,7 +757,7 @@ class ContextIndex(Protocol):
         Erase contexts that are too old, or too much, the longest inactive first; see `erase`.
 
         A context on which a turn runs is never erased, nor one that becomes active on the way. A
-        context and those that work for it (`enclose`) go together, and so are as young as the
+        context and its inner contexts (`enclose`) go together, and so are as young as the
         youngest. Such a context alone may go as well, but not while a turn runs or waits on one
         that it works for.
 
@@ -765,10 +765,10 @@ class ContextIndex(Protocol):
             older_than: Erase those whose last activity is longer ago than this, or before a moment.
             larger_than: Erase until what is left has at most so many bytes (`Erased.bytes`).
             per: That limit holds for the contexts of each `"owner"`, those without one together, or
-                for those of the whole `"tenant"`.
+                for the contexts of the whole `"tenant"`.
             owner: Only contexts of this actor.
             waiting: Also where a request to a person is pending.
-            dry_run: Erase nothing. The report says what would go.
+            dry_run: Erase nothing. The report has what would go.
             keep_backups: See `erase`.
 
         Raises:
@@ -844,7 +844,7 @@ class Spending(Protocol):
 
         Args:
             day: As for `spent`.
-            after: Begin behind this account.
+            after: Begin after this account.
             limit: At most so many accounts.
         """
         ...
@@ -854,7 +854,7 @@ class Spending(Protocol):
         The reservations that hold something, by name, in whichever accounts.
 
         Args:
-            after: Begin behind this reservation.
+            after: Begin after this reservation.
             limit: At most so many.
         """
         ...
@@ -890,7 +890,7 @@ class Journal(Protocol):
             InboxNews: `heard` is not the newest; nothing was written.
             ArtifactNotFound: The artifact to delete does not exist; nothing was written.
             ValueRefused: A value cannot be stored faithfully; nothing was written.
-            StoreUnavailable: The store did not answer; `outcome_known` says whether nothing was
+            StoreUnavailable: The store did not answer; `outcome_known` is true if nothing was
                 written.
         """
         ...
@@ -937,12 +937,12 @@ class Journal(Protocol):
 
         Messages, turns, events and artifacts up to there are copied under the same numbers, and so
         are owner, metadata and tags. Bytes in a blob store are shared. The new context has no
-        lease, inbox, keys, pending requests or usage. What is done to either context later does not
-        change the other one. Turns of *context_id* go on meanwhile. Nobody sees the new context
-        before all of it is there; a process that is killed before that leaves nothing.
+        lease, inbox, keys, pending requests or usage. Later changes of either context do not
+        affect the other one. Turns of *context_id* continue meanwhile. No reader sees the new
+        context before all of it is there; a process that is killed before that leaves nothing.
 
         Args:
-            at: The position of the last message that is copied: the last one of a turn, or 0. Of a
+            at: The position of the last message that is copied: the last one of a turn, or 0. For a
                 rewound context: as it was when that message was the last one. `None`: the present;
                 while a turn is open, the place before it.
 
@@ -977,7 +977,7 @@ class Journal(Protocol):
 
     async def undo_rewind(self, context_id: str) -> tuple[int, HistoryRewound]:
         """
-        Show again what the newest rewind hid; the result is that of `rewind`.
+        Show again what the newest rewind hid; returns what `rewind` returns.
 
         Raises:
             AgentBusy: A turn is open.
@@ -1070,7 +1070,7 @@ class Journal(Protocol):
         self, context_id: str, kind: EntryKind | None = None, *, actor_id: str | None = None
     ) -> int:
         """
-        Take messages of an actor out of the inbox again: those of *kind*, or of both.
+        Take messages of an actor out of the inbox again: of *kind*, or of both.
 
         Returns:
             How many there were. A turn that has read one of them and not committed it cannot
@@ -1078,7 +1078,7 @@ class Journal(Protocol):
             raised if there was one.
 
         Raises:
-            ValueRefused: The kind is no `EntryKind`, or the actor cannot be stored.
+            ValueRefused: The kind is not an `EntryKind`, or the actor cannot be stored.
         """
         ...
 

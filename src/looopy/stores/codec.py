@@ -322,7 +322,7 @@ def _read_plain(kind: Any, data: Any, path: str) -> Any:
         try:
             return kind(data)
         except ValueError:
-            raise ValueRefused(f"{data!r} is no {kind.__name__}", path=path) from None
+            raise ValueRefused(f"{data!r} is not a {kind.__name__}", path=path) from None
     if is_dataclass(kind):
         return _made(cast("type", kind), data, path)
     if type(data) is kind or (kind is float and type(data) is int):

@@ -113,7 +113,7 @@ class BasicStateStore(_Complete, StateStore):
     async def join_wait_queue(self, context_id: str, holder: str, ttl_s: float) -> int:
         """Take no place; every waiter has the ticket 1. The context is created on first use."""
         if await self.load(context_id) is None:
-            with suppress(StoreConflict):  # somebody else was first
+            with suppress(StoreConflict):  # another writer was first
                 await self.save(context_id, {}, version=0)
         return 1
 

@@ -1,5 +1,5 @@
 """
-Wake-up calls for those who wait for a context, so that they need not poll all the time.
+Wake-up calls for waiters of a context, so that they need not poll all the time.
 
 A notification says only *look again*: the store is the truth. A needless one costs a read, a
 missing one a delay, because every waiter also polls (`poll_s`). Writers of this process notify at
@@ -45,12 +45,12 @@ class Notifier:
 
     @property
     def has_listeners(self) -> bool:
-        """True if anybody listens."""
+        """True if there is a listener."""
         return bool(self._listeners)
 
     @property
     def keys(self) -> list[Key]:
-        """The contexts that somebody listens to."""
+        """The contexts that have a listener."""
         return list(self._listeners)
 
     def listen(self, tenant: str, context_id: str, listener: Listener) -> Listening:

@@ -49,7 +49,7 @@ def _state_and_start(pid: int) -> tuple[str, str] | None:
 
 
 def _exists(pid: int) -> bool:
-    """True if such a process exists: /proc may hide those of other users (`hidepid`)."""
+    """True if such a process exists: /proc may hide other users' processes (`hidepid`)."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -113,7 +113,7 @@ _registers: dict[int, _Register] = {}
 
 
 def _own_register() -> _Register | None:
-    """The register of this process, made at its first owner; `None` where there can be none."""
+    """The register of this process, made at its first owner; `None` where it is impossible."""
     pid = os.getpid()
     found = _registers.get(pid)
     if found is not None:

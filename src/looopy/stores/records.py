@@ -126,7 +126,7 @@ class ContextState:
 
     @property
     def sums(self) -> dict[str, Any]:
-        """The fields that no turn resets: those that count, `sent` and `trace`."""
+        """The fields that no turn resets: the counters, `sent` and `trace`."""
         return {
             "usage": self.usage,
             "charged": self.charged,
@@ -194,7 +194,7 @@ class ContextRecord:
             message was.
         cleared_seq: `seq` of the newest `history_cleared`, where the readable log begins; 0 for
             none.
-        hidden: Ranges of positions that were rewound, in order: kept on record, and read by nobody
+        hidden: Ranges of positions that were rewound, in order: kept on record, and not read
             who does not ask for them.
         open_turn: The turn without an end, or `None`.
         holder: The holder of the lease (`Owner.token()`), or `None`.
@@ -286,7 +286,7 @@ class Claimed:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArtifactPart:
     """
-    A part of an artifact's content that lies outside its row.
+    A part of an artifact's content that is outside its row.
 
     Attributes:
         size: Its bytes. `sha256`: their hex digest.
@@ -313,7 +313,7 @@ class ArtifactWrite:
         stored: JSON text of a data artifact, bytes of any other; what follows `parts`.
         parts: The content before `stored`, in order.
         status: `building` for a version that is opened.
-        size, sha256: Of the whole content; `None`: those of `stored`.
+        size, sha256: Of the whole content; `None`: as in `stored`.
         metadata, columns: As JSON text.
     """
 
@@ -343,7 +343,7 @@ class ArtifactGrowth:
 
     Attributes:
         version: Must be the newest one, and be building.
-        size_before: Must be its size; else somebody else has appended, and nothing is written.
+        size_before: Must be its size; otherwise another writer appended, and nothing is written.
         parts: New ones, in order.
         tail: Bytes after all parts, old and new; replaces the stored ones.
         size: Of the whole content from now on; `rows` likewise.

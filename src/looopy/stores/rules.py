@@ -211,7 +211,7 @@ def _kind_of(content: object) -> ArtifactKind:
     if isinstance(content, (list, tuple)):
         return ArtifactKind.DATASET
     raise ValueRefused(
-        f"{type(content).__name__} is no artifact content: bytes, text, a JSON object or a list of"
+        f"{type(content).__name__} is not artifact content: bytes, text, a JSON object or a list of"
         " rows",
         path="/content",
     )
@@ -241,7 +241,7 @@ def check_columns(columns: object) -> Mapping[str, str]:
         check_text(name, "/columns")
         if kind not in COLUMN_TYPES:
             path = f"/columns/{escape(name)}"
-            raise ValueRefused(f"{kind!r} is no type of a column: {known}", path=path)
+            raise ValueRefused(f"{kind!r} is not a type of a column: {known}", path=path)
     return columns
 
 
@@ -252,7 +252,7 @@ def checked_rows(
     Rows of a dataset as JSON lines, and how many they are.
 
     Raises:
-        ValueRefused: They are no rows, or break the columns; `path` names the row and the column.
+        ValueRefused: They are not rows, or break the columns; `path` names the row and the column.
     """
     if not isinstance(rows, (list, tuple)):
         if isinstance(rows, (str, bytes)) and not rows:  # no chunk at all
@@ -275,7 +275,7 @@ def _check_cell(columns: Mapping[str, str], name: object, value: object, place: 
     kind = columns.get(name) if isinstance(name, str) else None
     if kind is None:
         known = ", ".join(columns)
-        raise ValueRefused(f"{name!r} is no column of this dataset: {known}", path=place)
+        raise ValueRefused(f"{name!r} is not a column of this dataset: {known}", path=place)
     types = COLUMN_TYPES[kind]
     is_truth = isinstance(value, bool) and kind != "boolean"
     if types and value is not None and (is_truth or not isinstance(value, types)):
@@ -310,7 +310,7 @@ def queue_busy() -> AgentBusy:
 
 def check_claim(claim: Claim) -> None:
     """
-    Refuse a claim by somebody without a usable name, or of a turn without one.
+    Refuse a claim without a usable name of its actor, process or turn.
 
     Raises:
         ValueRefused: The actor or the process has more than 512 bytes, or the key not 1 to 256
@@ -372,7 +372,7 @@ def check_ttl(ttl_s: object) -> None:
     """Raise `ValueRefused` unless it is a number of seconds from 0."""
     if not isinstance(ttl_s, (int, float)) or isinstance(ttl_s, bool) or not ttl_s >= 0:
         shown = ttl_s if isinstance(ttl_s, float) else type(ttl_s).__name__
-        raise ValueRefused(f"{shown} is no time: pass seconds, at least 0", path="/ttl_s")
+        raise ValueRefused(f"{shown} is not a time: pass seconds, at least 0", path="/ttl_s")
 
 
 def entry_kind(kind: object) -> EntryKind:
@@ -396,7 +396,7 @@ def check_post(
     Decide if a message may enter an inbox.
 
     Args:
-        open_turn: The context's open turn, running or left behind.
+        open_turn: The context's open turn, running or left by a dead process.
         belongs_to: The actor of the open turn; if no turn is open, the owner of the context.
         waiting: How many messages of this actor the inbox holds.
 

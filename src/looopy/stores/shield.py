@@ -61,7 +61,7 @@ async def settle_write(
     work: Coroutine[Any, Any, T], cancelled: Callable[[], object], *, outlasts: bool
 ) -> T:
     """
-    As `settle`, for a write of a turn.
+    Like `settle`, for a write of a turn.
 
     Args:
         outlasts: True if *work* waits only for a driver, which carries it out in any case.

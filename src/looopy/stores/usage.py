@@ -70,7 +70,7 @@ async def sum_usage(
             left out.
 
     Raises:
-        ValueRefused: *by* has a name that is no dimension, or *until* is before *since*.
+        ValueRefused: *by* has a name that is not a dimension, or *until* is before *since*.
         LimitExceeded: There would be more than 100,000 sums.
         StoreUnavailable: The store did not answer.
     """
@@ -147,7 +147,7 @@ async def _of_context(
 async def _answers(
     stores: Stores, context_id: str, after: int
 ) -> AsyncIterator[tuple[int, AssistantMessage]]:
-    """The answers that cost something, each with its turn; also those that were rewound."""
+    """The answers that cost something, each with its turn; also rewound ones."""
     async for record in messages_of(stores, context_id, after, include_hidden=True):
         message = record.message
         if isinstance(message, AssistantMessage) and _is_some(message.usage):

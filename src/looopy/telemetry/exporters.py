@@ -42,7 +42,7 @@ def start_exporters() -> Callable[[], None]:
 
     Raises:
         MissingExtra: An endpoint is set, and the extra `otel` is not installed.
-        ConfigurationError: An endpoint is no http or https URL.
+        ConfigurationError: An endpoint is not an http or https URL.
     """
     traces = _endpoint("TRACES")
     pushes = _endpoint("METRICS")

@@ -3,7 +3,7 @@ One turn as spans and metrics, by OpenTelemetry's GenAI conventions.
 
 The turn is an `invoke_agent` span. Each attempt of a model call is a `chat` span in it, and each
 tool call an `execute_tool` span. They are current while the work runs, so the spans of HTTP clients
-and of inner agents lie within them. A turn that continues another one is linked to it: the place of
+and of inner agents are within them. A turn that continues another one is linked to it: the place of
 a turn is stored with its claim, so the link holds across processes.
 
 Telemetry never costs a turn. If a method here fails, the failure is logged, once a turn, and the

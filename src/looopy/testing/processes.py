@@ -167,7 +167,7 @@ class OtherProcess:
 
     def run_until(self, number: int, step: Step, *args: Any) -> Any:
         """
-        Run a step, and kill the process right behind such a call, the one with this *number*.
+        Run a step, and kill the process right after such a call, the one with this *number*.
 
         Returns:
             The result, if the step made fewer calls this time.
@@ -361,7 +361,7 @@ class _Watch:
         self._kill_at = 0
 
     def begin(self, kill_at: int) -> None:
-        """Watch from now on; kill behind the call of this number, or nowhere if it is 0."""
+        """Watch from now on; kill after the call of this number, or nowhere if it is 0."""
         self._seen, self._kill_at = [], kill_at
 
     def end(self) -> list[str]:

@@ -48,7 +48,7 @@ class ReplayTurn(Protocol):
 
         Raises:
             FileNotFoundError: There is no such file.
-            ValueRefused: It is no recording.
+            ValueRefused: It is not a recording.
         """
         ...
 

@@ -176,7 +176,7 @@ class ModelOptions:
         headers: Sent with each request, over ours. looopy keeps the values of those that look like
             credentials out of everything that it stores or shows.
         extra_body: Fields of each request's body, over ours and the provider's; `tools` and
-            `include` come behind them.
+            `include` come after them.
 
     Raises:
         ConfigurationError: A value is out of its range.

@@ -181,7 +181,7 @@ class PromptPart:
             Empty: the part is left out.
         position: `"before"` the history, in the system prompt; or `"after"` it, at the end of the
             request: for what changes from call to call, which would cost the prompt cache all that
-            comes behind it.
+            comes after it.
         order: Parts with a lower number come earlier; equal ones stay in their order.
         name: For traces; with `version` and `metadata` in `LLMRequest.prompts`.
         version: Which one of that name.

@@ -392,7 +392,7 @@ def _changes(kind: type, value: object, path: str, lost: Lost) -> dict[str, Any]
 
 
 def _known_cost(cost: Cost, path: str, lost: Lost) -> Cost | None:
-    """*cost*, or `None` if a part is no amount of dollars: a zero there would pass any budget."""
+    """*cost*, or `None` if a part is not an amount: a zero there would pass any budget."""
     wrong: Lost = []
     found = _mended(Cost, cost, path, wrong)
     for name in DOLLARS:

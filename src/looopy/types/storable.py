@@ -244,13 +244,13 @@ def check_number(value: object, path: str, way_out: str, *, least: int | None = 
 
 
 def check_after(after: object) -> None:
-    """Raise `ValueRefused` unless it is a whole number, behind which to read on."""
+    """Raise `ValueRefused` unless it is a whole number, after which to read on."""
     if type(after) is not int:
         check_number(after, "/after", "pass the number of the last one that you have, or 0")
 
 
 def check_after_name(after: object) -> None:
-    """Raise `ValueRefused` unless it is a text, behind which to read on."""
+    """Raise `ValueRefused` unless it is a text, after which to read on."""
     if not isinstance(after, str):
         way_out = 'pass the name of the last one that you have, or ""'
         raise _refused("/after", f"{type(after).__name__} is no text: {way_out}")

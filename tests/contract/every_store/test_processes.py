@@ -60,7 +60,7 @@ def pickle(tmp_path):
 
 async def test_a_store_that_writes_when_it_closes_is_refused(pickle):
     """It loses what it had acknowledged, and the failure names it."""
-    lost = r"kill -9 behind messages\.append\(\).*acknowledged(.|\n)*lost of messages: .*by the way"
+    lost = r"kill -9 after messages\.append\(\).*acknowledged(.|\n)*lost of messages: .*by the way"
     with pickle("late") as processes, pytest.raises(pytest.fail.Exception, match=lost):
         await PickledDurability().test_an_acknowledged_step_survives_a_kill(processes)
 
@@ -74,7 +74,7 @@ async def test_a_store_that_forgets_a_turn_is_refused(pickle):
 
 async def test_a_store_that_overwrites_its_file_is_refused(pickle):
     """It loses everything if it dies between truncating and writing."""
-    lost = r"cannot be used after kill -9 within messages\.append\(\), right behind .*open: .*EOF"
+    lost = r"cannot be used after kill -9 within messages\.append\(\), right after .*open: .*EOF"
     with pickle("each") as processes, pytest.raises(pytest.fail.Exception, match=lost):
         await PickledDurability().test_a_step_is_whole_or_absent(processes, "messages.append()")
 

@@ -240,7 +240,7 @@ async def test_a_context_without_room_says_so_and_stores_nothing(
             "clear": lambda: stores.journal.clear(CONTEXT),
         }
         for name in refused:
-            with pytest.raises(StorageFull, match=f"4 billion {what}: go on in a new one") as told:
+            with pytest.raises(StorageFull, match=f"4 billion {what}: begin a new one") as told:
                 await writes[name]()
             assert told.value.outcome_known
         assert (_dump(sqlite_file), await stores.state.load(CONTEXT)) == before

@@ -102,7 +102,7 @@ class Background:
         )
 
     def expect(self, place: LiveConversations, context_id: str) -> None:
-        """As `follow`, of a context that does not exist yet, from its first event on."""
+        """Like `follow`, of a context that does not exist yet, from its first event on."""
         self.leave()
         self._follower = asyncio.run_coroutine_threadsafe(
             self._expect(place, context_id), self._loop

@@ -223,7 +223,7 @@ class Agent:
     def follow_up(
         self, message: str | UserMessage, auth_context: AuthContext | None = None
     ) -> asyncio.Task[None] | None:
-        """Say something once the run would end. As `steer()` in all else."""
+        """Say something once the run would end. Like `steer()`, in all else."""
         return self._queues.add("follow_up", as_user_message(message), auth_context)
 
     def clear_steering_queue(self) -> None:
@@ -400,7 +400,7 @@ class Agent:
                     self._emit(said)
 
     def _fail(self, error: str) -> bool:
-        """End a run that has begun, and cannot go on; whether one has."""
+        """End a run that has begun, and cannot continue; whether one has."""
         self._state.error = error
         if self._translator is None:
             return False

@@ -85,7 +85,7 @@ def agent_loop_continue(
     auth_context: AuthContext | None = None,
 ) -> AsyncGenerator[AgentEvent, None]:
     """
-    As `agent_loop`, but answers the end of *messages*; sends no events for them.
+    Like `agent_loop`, but answers the end of *messages*; sends no events for them.
 
     Raises:
         NothingToContinue: *messages* is empty, or ends with an answer; raised at the call.
@@ -97,7 +97,7 @@ def agent_loop_continue(
 
 
 def require_tail(messages: Sequence[AgentMessage]) -> None:
-    """Refuse to go on from nothing, or from an answer that stands."""
+    """Refuse to continue from nothing, or from an answer that stands."""
     if not messages:
         raise NothingToContinue("Cannot continue: no messages", action="continue")
     if not can_continue(messages):

@@ -107,7 +107,7 @@ class Queues:
                     raise
 
     def _soon(self, act: Callable[[], Awaitable[Any]]) -> asyncio.Task[None] | None:
-        """Do *act* behind what was begun before."""
+        """Do *act* after what was begun before."""
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:

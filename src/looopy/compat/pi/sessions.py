@@ -147,7 +147,7 @@ class Session:
         return [entry for entry in self.entries if entry.type not in _KNOWN]
 
     def extended(self, messages: Iterable[Message]) -> Session:
-        """This session with *messages* behind its leaf."""
+        """This session with *messages* after its leaf."""
         entries, ids, leaf = list(self.entries), {e.id for e in self.entries}, self.leaf_id
         for message in messages:
             entry_id = _new_id(ids)
@@ -308,7 +308,7 @@ def _entry(
     kind = raw.get("type")
     if not isinstance(kind, str) or not kind or kind == "session":
         raise _refused(number, "/type", "an entry has a type, and there is one header")
-    if version == 1:  # a list without ids, each entry behind the one before
+    if version == 1:  # a list without ids, each entry after the one before
         raw = _of_version_1(raw, before, ids)
     said = raw.get("message")
     if version < VERSION and isinstance(said, dict) and said.get("role") == "hookMessage":

@@ -236,7 +236,7 @@ def _pair_server_tools(
     """
     Take the server's calls without a result, and results without a call, out of *answer*.
 
-    The API refuses them. A pause lies between the two, and the user spoke instead of letting the
+    The API refuses them. A pause is between the two, and the user spoke instead of letting the
     server continue, or a window begins there. Results of our own tools may come in between.
 
     Args:

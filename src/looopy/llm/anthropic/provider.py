@@ -41,7 +41,7 @@ _VERSIONS = {
 @suggesting
 class AnthropicProvider(SDKProvider):
     """
-    A model behind Anthropic's Messages API. See `LLMProvider` for the contract.
+    A model of Anthropic's Messages API. See `LLMProvider` for the contract.
 
     Args:
         model: The model's name, such as `"claude-sonnet-5-5"`.
@@ -56,7 +56,7 @@ class AnthropicProvider(SDKProvider):
             not to ask for it.
         window_tokens: The size of the model's window; `None`: the known size for *model*.
         extra_body: Fields added to every request's body, over ours; `tools` and `include` come
-            behind ours.
+            after ours.
         price_as: The vendor whose prices apply, as genai-prices names it, such as `"anthropic"`
             behind a gateway; `""`: the vendor at the called address, if there is one.
         idle_timeout_s: The longest silence within an answer, unless the call sets it. Before its

@@ -40,7 +40,7 @@ class Call:
     def __init__(self, answer: Accumulator, prompt: Prompt, options: StreamOptions) -> None:
         self._answer = answer
         self._reader = AnswerReader() if prompt.speaks_json else None
-        self._refused = ""  # why the answer is no JSON
+        self._refused = ""  # why the answer is not JSON
         self._may_ask_again = prompt.speaks_json and not prompt.loose
         self._request = LLMRequest(messages=prompt.messages, system_prompt=prompt.system_prompt)
         self._options = replace(

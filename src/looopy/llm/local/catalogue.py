@@ -71,7 +71,7 @@ class LocalModel:
 
     @property
     def path(self) -> Path:
-        """Where the weights lie in the cache folder, fetched or not."""
+        """Where the weights are in the cache folder, fetched or not."""
         return cache_folder() / self.file
 
 

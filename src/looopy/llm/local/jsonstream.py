@@ -40,10 +40,10 @@ class StringDecoder:
 
     def feed(self, piece: str) -> str:
         """
-        Decode the next piece; text behind the closing quote is ignored.
+        Decode the next piece; text after the closing quote is ignored.
 
         Raises:
-            ValueError: This is no JSON string.
+            ValueError: This is not JSON string.
         """
         if self.closed:
             return ""
@@ -106,7 +106,7 @@ class AnswerReader:
         Read the next piece and return what it adds to the reply.
 
         Raises:
-            ValueError: This is no JSON.
+            ValueError: This is not JSON.
         """
         if self._decoder is not None:
             return self._decoder.feed(piece)

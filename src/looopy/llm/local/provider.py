@@ -1,5 +1,5 @@
 """
-The embedded model behind the contract of every provider.
+The embedded model as a provider like every other.
 
 The child process speaks the same wire format as hosted models, so the call itself, its streaming,
 its errors and its cancelling are `OpenAIProvider`'s. This module adds the steps before and after:

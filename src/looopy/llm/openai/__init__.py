@@ -1,5 +1,5 @@
 """
-Models behind OpenAI's two wire formats: chat completions and Responses.
+Models of OpenAI's two wire formats: chat completions and Responses.
 
 Many servers speak chat completions, each with deviations: requests keep to what all of them accept,
 and answers are read leniently. The room may import `llm`, `types` and `errors`; `provider` alone

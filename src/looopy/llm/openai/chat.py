@@ -471,7 +471,7 @@ class ChunkReader(AnswerReader):
     Reads one answer's chunks.
 
     Args:
-        sources: As `to_body` returns it.
+        sources: Like `to_body` returns it.
         ids: The ids of chunks are the server's.
     """
 

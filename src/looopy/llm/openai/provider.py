@@ -97,7 +97,7 @@ _FORMATS: Final = {
 @suggesting
 class OpenAIProvider(SDKProvider):
     """
-    A model behind an OpenAI-compatible endpoint. See `LLMProvider` for the contract.
+    A model of an OpenAI-compatible endpoint. See `LLMProvider` for the contract.
 
     Args:
         model: The model's name at the server.
@@ -112,7 +112,7 @@ class OpenAIProvider(SDKProvider):
         client: An `openai.AsyncOpenAI` of yours, used as it is and never closed; give it
             `max_retries=0`.
         extra_body: Fields added to every request's body, over ours; `tools` and `include` come
-            behind ours.
+            after ours.
         key_variable: The environment variable that holds the key. `None`: `OPENAI_API_KEY`, or no
             variable if *base_url* is given: OpenAI's key must not go to another server.
         window_tokens: The size of the model's window; `None`: from genai-prices, if that is
@@ -200,7 +200,7 @@ class OpenAIProvider(SDKProvider):
         return partial(tokens.count, self.model)
 
     async def post(self, url: str, body: Mapping[str, Any]) -> Any:
-        """The server's answer to *body* at *url*: a request that is no model call."""
+        """The server's answer to *body* at *url*: a request that is not a model call."""
         sdk: AsyncOpenAI = await self._sdk()
         key = await self._key(StreamOptions())
         headers = {"Authorization": f"Bearer {key}"}

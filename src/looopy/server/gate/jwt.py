@@ -1,9 +1,9 @@
 """
 Tells who sends a request by a bearer JWT of an identity provider, such as one of OpenID Connect.
 
-The algorithms are those of the configuration, never the token's own choice, and all of them are
-asymmetric: so no public key serves as a secret, and `none` is no algorithm. The provider's keys are
-fetched when they are needed, and again when a token names a key that is not among them.
+The configuration chooses the algorithms, never the token, and all of them are asymmetric: no
+public key can serve as a secret, and `none` is refused. The provider's keys are fetched when they
+are needed, and again when a token names an unknown key.
 """
 
 from __future__ import annotations

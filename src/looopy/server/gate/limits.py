@@ -40,7 +40,7 @@ class Limits:
             takes long rests longer.
         heartbeat_s: Seconds of silence after which a stream sends a comment.
         send_s: Seconds in which a reader has to take the next 64 KiB of a response; otherwise it is
-            disconnected. The reader of a stream continues behind the last `seq`.
+            disconnected. The reader of a stream continues after the last `seq`.
         unread_bytes_per_actor: Bytes of responses of one actor that wait for their readers: 429
             `limit_exceeded` for a further one over 64 KiB. A download waits instead.
         page: Items of a page, at most.

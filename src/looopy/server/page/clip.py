@@ -28,7 +28,7 @@ def _clipped(value: Any, most: int, path: str, cut: dict[str, int]) -> Any:
     if isinstance(value, dict):
         return {
             name: inner
-            if name == "data" and "mime_type" in value  # half a picture is no picture
+            if name == "data" and "mime_type" in value  # half a picture is not a picture
             else _clipped(inner, most, f"{path}/{_escaped(name)}", cut)
             for name, inner in value.items()
         }

@@ -1,7 +1,7 @@
 """
 Serves the page at `/ui`: a few files, read once, under a policy that lets nothing else run.
 
-The files hold no content and need no credentials. The page asks for the token, or finds it behind
+The files hold no content and need no credentials. The page asks for the token, or finds it after
 the `#` of its address, which no browser sends anywhere.
 """
 

@@ -34,7 +34,7 @@ _ENCRYPTED = 0x1
 
 
 def refuse(why: str, member: str | None = None, **facts: Any) -> ArchiveRefused:
-    """The error for an archive; *facts* are those of `ArchiveRefused`."""
+    """The error for an archive; *facts* are attributes of `ArchiveRefused`."""
     line, path = facts.get("line"), facts.get("path")
     where = "the archive" if member is None else member
     if line is not None:
@@ -48,7 +48,7 @@ def refuse(why: str, member: str | None = None, **facts: Any) -> ArchiveRefused:
 
 
 class _Sink(io.RawIOBase):
-    """A file that cannot be sought in: what is written waits until somebody takes it."""
+    """A file without seeking: written bytes wait until they are taken."""
 
     def __init__(self) -> None:
         self.waiting: list[bytes] = []
@@ -207,7 +207,7 @@ class Reader:
         members: By name.
 
     Raises:
-        ArchiveRefused: It is no ZIP file, or one that looopy does not write.
+        ArchiveRefused: It is not a ZIP file, or one that looopy does not write.
     """
 
     def __init__(self, file: BinaryIO) -> None:
@@ -228,14 +228,14 @@ class Reader:
             _check_info(info, self.members)
             start = self._content_at(info)
             if info.header_offset < taken or start + info.file_size > end:
-                raise refuse("it lies where another member lies, or beyond the end", name)
+                raise refuse("it overlaps another member, or exceeds the file", name)
             taken = start + info.file_size
             self.members[name] = Member(self._source, name, start, info.file_size)
 
     def unchanged(self) -> None:
         """Raise `ArchiveRefused` if the file has another size or time than when it was opened."""
         if self._marked() != self._mark:
-            raise refuse("somebody has changed the file while it was read")
+            raise refuse("the file was changed while it was read")
 
     def _marked(self) -> object:
         try:
@@ -246,7 +246,7 @@ class Reader:
 
     def _content_at(self, info: zipfile.ZipInfo) -> int:
         """Where the bytes of a member begin."""
-        at = info.header_offset  # below zero if the directory lies about its own place
+        at = info.header_offset  # below zero if the directory gives a wrong place for itself
         raw = self._source.read(at, _HEADER.size) if at >= 0 else b""
         fields = _HEADER.unpack(raw) if len(raw) == _HEADER.size else None
         if fields is None or fields[0] != b"PK\3\4":
@@ -270,14 +270,14 @@ def _check_info(info: zipfile.ZipInfo, members: Mapping[str, Member]) -> None:
         raise refuse("it is encrypted", name)
     kind = stat.S_IFMT(info.external_attr >> 16)
     if info.is_dir() or kind not in (0, stat.S_IFREG):
-        raise refuse("it is no regular file", name)
+        raise refuse("it is not a regular file", name)
 
 
 def _check_end(source: _Source, end: int) -> None:
-    """Raise `ArchiveRefused` for a missing or huge directory, before anybody reads it."""
+    """Raise `ArchiveRefused` for a missing or huge directory, before it is read."""
     raw = source.read(max(0, end - _END.size), _END.size)
     if len(raw) < _END.size or not raw.startswith(b"PK\5\6"):
-        raise refuse("it is truncated, or no ZIP file: its last bytes are not those of one")
+        raise refuse("it is truncated, or not a ZIP file: it has not the last bytes of one")
     count, size = _END.unpack(raw)[4:6]
     at = end - _END.size - _LOCATOR.size
     if at >= 0 and (locator := source.read(at, _LOCATOR.size)).startswith(b"PK\6\7"):

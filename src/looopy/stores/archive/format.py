@@ -10,7 +10,7 @@ The format of an archive: the names of its members, and the JSON of each line, b
     contexts/1/artifacts.jsonl  a version of an artifact a line, with the name of its member
     contexts/1/artifacts/1      the bytes of a version: a file's, JSON of data, JSON lines of rows
 
-Each text is there once: a message lies in its `message_end`, and an end of a turn names no
+Each text is there once: a message is in its `message_end`, and an end of a turn names no
 messages. Reading is strict. An unknown field, a wrong type or a number out of range is refused, so
 whatever is read is written again as the same bytes.
 """
@@ -87,7 +87,7 @@ def parse(raw: bytes) -> Any:
 
 
 def _no_number(name: str) -> None:
-    raise ValueError(f"{name} is no number in JSON")
+    raise ValueError(f"{name} is not a number in JSON")
 
 
 def pretty(value: Mapping[str, Any]) -> bytes:
@@ -201,9 +201,9 @@ class Fields:
         return found
 
     def end(self) -> None:
-        """Refuse members that nobody took."""
+        """Refuse members that were not read."""
         for name in self._left:
-            raise refused(name, f"{name!r} is no field that this version knows")
+            raise refused(name, f"{name!r} is not a field of this version")
 
 
 def refused(name: str, why: str) -> ValueRefused:

@@ -61,8 +61,8 @@ async def import_contexts(
             theirs, unless their agents work for one with a new id.
         owner: The importer (`AuthContext.actor_id`), who owns the contexts from now on. Without
             *keep_owners*, an archive that names any other actor is refused.
-        keep_owners: Keep owners and actors as the archive names them. An archive can name anybody,
-            so do this only with one of your own.
+        keep_owners: Keep owners and actors as the archive names them. An archive can name any
+            person, so do this only with one of your own.
         auth_key: The application's secret, to see if the archive was signed with it.
         signed_only: Refuse an archive that was not.
 
@@ -81,7 +81,7 @@ async def import_contexts(
 
     An open call asks again, whether it was answered or not: see `asking_again`.
 
-    Whatever it raises, nothing was imported. Leases and idempotency keys are not in an archive: a
+    If it raises, nothing was imported. Leases and idempotency keys are not in an archive: a
     request that is repeated with its key after an import begins a new turn.
     """
     check_actor(owner)
@@ -238,7 +238,7 @@ def _checked_piece(piece: object) -> bytes:
 def _no_source(given: object) -> ValueRefused:
     kind = type(given).__name__
     return ValueRefused(
-        f"/source: {kind} is no archive: pass a path, a file that is open in binary mode, such as"
-        " io.BytesIO(...), or an async iterator of bytes",
+        f"/source: {kind} is not an archive: pass a path, a file that is open in binary mode, such"
+        " as io.BytesIO(...), or an async iterator of bytes",
         path="/source",
     )

@@ -1,7 +1,7 @@
 """
 The checks of an archive, and its contexts as rows to restore.
 
-`Archive` reads all of it once and compares every size, hash and number before anybody writes. The
+`Archive` reads all of it once and compares every size, hash and number before any write. The
 rows are made again, line by line, when a store asks for them. So no step holds more than a line, or
 a block of an artifact, in memory. All of it may be called from a thread.
 """
@@ -120,7 +120,7 @@ class Archive:
         return member
 
     def signature(self, auth_key: str | bytes | None) -> Signature:
-        """See if the archive was signed with *auth_key*; `ArchiveRefused` if nobody could tell."""
+        """See if the archive was signed with *auth_key*; `ArchiveRefused` if that is unknown."""
         if form.SIGNATURE not in self._members:
             return Signature.NONE
         with _place(form.SIGNATURE):
@@ -161,7 +161,7 @@ class Archive:
 
 def _check_version(given: Fields) -> None:
     if given.text("format") != form.FORMAT:
-        raise refused("format", f"it is no {form.FORMAT}")
+        raise refused("format", f"it is not a {form.FORMAT}")
     version = given.value("version")
     if type(version) is int and version > form.VERSION:
         raise refused("version", f"version {version} is newer than {form.VERSION}: upgrade looopy")
@@ -216,7 +216,7 @@ class Checked:
 
         Args:
             ids: The ids of all contexts from now on, by those in the archive. A link to any other
-                context is left out: an archive can name anybody's.
+                context is left out: an archive can name any person's.
             owner: Its owner from now on, unless *keep_owners*.
         """
         context_id, now = ids[self.listed.context_id], utc_now()
@@ -420,7 +420,7 @@ def _check_content(member: Member, artifact: Artifact) -> None:
         for block in member.blocks():
             digest.update(block)
         if digest.hexdigest() != artifact.sha256:
-            raise refuse(f"its SHA-256 is not that of {artifact.artifact_id!r}", member.name)
+            raise refuse(f"its SHA-256 differs from {artifact.artifact_id!r}", member.name)
     if artifact.kind is ArtifactKind.DATA:
         with _place(member.name):
             text = member.whole(MAX_BODY_BYTES)
@@ -578,10 +578,10 @@ def asking_again(state: ContextState, turn_count: int) -> ContextState:
     """
     *state* without the permissions in it: decisions of an archive are history.
 
-    Anybody can write a decision, other arguments, or a tool's private state into a file. And a
-    decision that an archive repeats would count once for each copy. So the open calls stay open,
-    and those that need an answer ask for it when the last turn is continued. A call that was
-    running when its process died has an unknown outcome then.
+    A file can contain any decision, other arguments, or a tool's private state. And a decision
+    that an archive repeats would count once for each copy. So the open calls stay open, and ask
+    for their answers when the last turn is continued. A call that was running when its process
+    died has an unknown outcome then.
     """
     if not (state.pending or state.answered or state.held):
         return state

@@ -149,7 +149,7 @@ async def export_to_file(
     """
     Export contexts to a file that only its owner may read (mode 0600).
 
-    The file appears when all of it is written, so nobody finds half an archive.
+    The file appears when all of it is written: there is never half an archive.
 
     Args:
         path: The file, in a folder that exists.
@@ -198,7 +198,7 @@ def checked_path(value: object, place: str) -> Path:
 
 def _appear(part: Path, target: Path) -> None:
     try:
-        os.link(part, target)  # unlike a rename, it fails if somebody was faster
+        os.link(part, target)  # unlike a rename, it fails if another process was faster
     except FileExistsError:
         raise
     except OSError:  # a file system without links
@@ -290,7 +290,7 @@ class _Export:
         return found
 
     async def _context(self, context_id: str) -> AsyncIterator[None]:
-        """Write the members of a context; yields often, so that somebody takes the bytes."""
+        """Write the members of a context; yields often, so that the caller takes the bytes."""
         stores, writer = self._stores, self._writer
         snapshot = await stores.contexts.snapshot(context_id)
         record = snapshot.record

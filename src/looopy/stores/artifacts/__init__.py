@@ -2,7 +2,7 @@
 Artifacts above the rows: how content is checked, cut into parts, hashed and read again.
 
 The content of a version is its parts, in order, followed by its tail. The tail is at most 64 KiB
-and lies in the version's row; a part is at most 8 MiB and lies in the blob store, or in the
+and is in the version's row; a part is at most 8 MiB and is in the blob store, or in the
 database if that has no blob store. So an append costs what it adds, and no step holds more than a
 part of a large artifact in memory. A part is written before the commit with the row that names it.
 Each part is read whole and compared with its hash before a byte of it is returned.

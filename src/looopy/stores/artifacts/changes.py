@@ -37,7 +37,7 @@ class Changes:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._rows = parts.rows
-        # Of versions that are being built: how many bytes were hashed, and the hash so far.
+        # Unfinished versions: how many bytes were hashed, and the hash so far.
         self._hashes: OrderedDict[tuple[str, str, int], tuple[int, Any]] = OrderedDict()
 
     async def prepare(self, context_id: str, request: Request, *, share: bool) -> Prepared:

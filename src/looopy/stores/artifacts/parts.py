@@ -163,7 +163,7 @@ class Parts:
             raise no_artifact(one.artifact_id, one.version)
         happened = "has vanished" if piece is None else "was altered"
         if part.blob is not None and self.blobs is None:
-            happened = "lies in a blob store, and these stores were opened without one"
+            happened = "is in a blob store, and these stores were opened without one"
         raise ArtifactDamaged(
             f"part {part.part} of version {one.version} of artifact {one.artifact_id!r} {happened}:"
             f" SHA-256 {part.sha256} is expected" + ("" if actual is None else f", not {actual}"),

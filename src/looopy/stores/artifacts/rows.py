@@ -202,7 +202,7 @@ class ArtifactRows(Protocol):
         Those of *names* that may be removed: no row has them, and no commit can name them any more.
 
         Args:
-            held: Also those that are held; the caller holds them. Else their holder has to be dead,
-                or its time over.
+            held: Also blobs that the caller holds. Otherwise their holder has to be dead, or its
+                time over.
         """
         ...

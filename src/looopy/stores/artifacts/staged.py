@@ -1,5 +1,5 @@
 """
-Artifacts whose changes wait for a commit: those of turns with `auto_save=False`.
+Artifacts whose changes wait for a commit, in turns with `auto_save=False`.
 
 Large parts are stored at once, and rows only by the commit that takes the changes. Until then their
 uploads are held, for a day after the last of them or the last try to save. Reads see the waiting
@@ -34,7 +34,7 @@ from looopy.types.artifact import Artifact, ArtifactStatus
 
 @dataclass(slots=True)
 class _Artifact:
-    """An artifact with waiting changes: its stored versions, and those that wait, by number."""
+    """An artifact with waiting changes: its stored and its waiting versions, by number."""
 
     stored: dict[int, Artifact]
     own: dict[int, Version] = field(default_factory=dict)
@@ -180,7 +180,7 @@ class StagedRows:
         return await self._rows.hold_uploads(names, ttl_s, new=new)
 
     async def end_uploads(self, names: Sequence[str], *, held: bool) -> list[str]:
-        """As `ArtifactRows`."""
+        """Like `ArtifactRows`."""
         return await self._rows.end_uploads(names, held=held)
 
     async def renew(self, changes: Sequence[ArtifactChange], ttl_s: float) -> str | None:

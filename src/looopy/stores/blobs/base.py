@@ -1,5 +1,5 @@
 """
-The contract of a blob store, and the names of what lies in it.
+The contract of a blob store, and the names of what is in it.
 
 A name is `TENANT/AB/AB....-RANDOM`: a hash of the tenant's name, the SHA-256 of the content, and 64
 random bits. Rows keep the last part of it.
@@ -46,7 +46,7 @@ class Blobs(Protocol):
         """
         Paths of the objects below *prefix* that were written *age_s* seconds ago, or earlier.
 
-        Paths of ours, and those of unfinished writes. Others are left out.
+        Paths of ours, and of unfinished writes. Others are left out.
         """
         ...
 
@@ -66,7 +66,7 @@ def path_of(tenant: str, name: str) -> str:
     The path of the object *name*, as a row has it.
 
     Raises:
-        StoreUnavailable: The row was altered: this is no name of ours, and might lead anywhere.
+        StoreUnavailable: The row was altered: this is not a name of ours, and might lead anywhere.
     """
     found = re.fullmatch(_NAME, name)
     if found is None:

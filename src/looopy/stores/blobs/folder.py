@@ -1,7 +1,7 @@
 """
 A blob store in a folder: plain files, synced and renamed into place.
 
-No library does this for us: those that write local files do not sync them unless asked, or at all.
+No library does this for us: libraries that write local files sync them only on request, or never.
 The folder is private (0700, files 0600). Every step goes through the descriptor of the folder above
 it and follows no symbolic link, so nothing planted in the folder leads out of it.
 """
@@ -114,7 +114,7 @@ class FolderBlobs:
 
     @contextlib.contextmanager
     def _folder_of(self, path: str, *, make: bool = False) -> Iterator[int]:
-        """A descriptor of the folder that *path* lies in."""
+        """A descriptor of the folder that *path* is in."""
         if make:
             _make(self._root)
         here = os.open(self._root, _FOLDER)

@@ -1,7 +1,7 @@
 """
 Operations on whole contexts, in the form that every backend shares.
 
-A backend's own part of each lies under the same name in `memory/` and `sql/contexts/`. The package
+A backend's own part of each is under the same name in `memory/` and `sql/contexts/`. The package
 imports only `stores`, `stores.rows`, `types` and `errors`.
 
 - Finding: `listing` (contexts, by facts about them), `search` and `words` (messages, by words).

@@ -1,11 +1,10 @@
 """
 Erasing contexts: the order of its steps, which every backend shares.
 
-A context is erased in one commit, so nobody ever reads half of it. Its inner contexts go before it,
-so that a process that is killed in between leaves the links which the next erasure follows. If it
-has blobs, that commit leaves an empty context which still names them; they are removed, and then
-the context is. A process that is killed on the way leaves such a context, and the next erasure of
-it ends the work.
+A context is erased in one commit, so no reader sees half of it. Its inner contexts go before it:
+a process that is killed in between leaves the links that the next erasure follows. If it has blobs,
+that commit leaves an empty context which still names them; they are removed, and then the context
+is. A process that is killed meanwhile leaves such a context, and the next erasure ends the work.
 
 Many contexts are erased a few at a time. The copies that migrations have left are removed before
 them, and afterwards the log of the database is emptied.
@@ -50,7 +49,7 @@ class Erased:
             contexts before the one that their agents worked for.
         redacted_ids: Contexts of others, in which the person had a part; they stay.
         redacted: How many of their messages no longer say what the person said.
-        messages: Those of the history, and those that were rewound or covered by a summary.
+        messages: All of the history, also rewound ones and ones that a summary covers.
         artifacts: Artifacts, whatever the number of their versions.
         events: Durable events of the log.
         turns: Turns.
@@ -105,7 +104,7 @@ class Gone(NamedTuple):
 
 class Redacted(NamedTuple):
     """
-    The parts that were taken out of a context of somebody else.
+    The parts that were taken out of another person's context.
 
     Attributes:
         messages: How many messages are redacted.
@@ -223,7 +222,7 @@ class ErasureRows(Protocol):
 
 
 class Erasures(ErasureRows):
-    """The public methods; see `ContextIndex`. A backend adds those of `ErasureRows`."""
+    """The public methods; see `ContextIndex`. A backend adds the methods of `ErasureRows`."""
 
     async def erase(
         self,
@@ -238,7 +237,7 @@ class Erasures(ErasureRows):
             check_name(owner, "an owner", "/owner")
         one = await self.candidate(context_id)
         found = [] if one is None or owner not in (None, one.owner) else [one]
-        if one is None:  # its turns were never saved, and those of its inner contexts were
+        if one is None:  # its inner contexts have saved turns, and it has none
             found = [i for i in await self.inner_of(context_id) if owner in (None, i.owner)]
         found = await _with_inner(self, found)
         running = [each.running for each in found if each.running is not None]
@@ -270,14 +269,14 @@ class Erasures(ErasureRows):
             )
         work = _Work(self, keep_backups=keep_backups)
         seen: set[str] = set()
-        # Somebody may have forked one of them in the meantime.
+        # One of them may have been forked in the meantime.
         while names := [one.context_id for one in others if one.context_id not in seen]:
             await work.redact(names, actor_id, force=force)
             seen.update(names)
             found, others = await self._part_of(actor_id)
 
         def terms(one: Candidate) -> Terms:
-            # An inner context goes with the outer one, whoever began it.
+            # An inner context goes with the outer one, whichever person began it.
             if one.owner == actor_id:
                 return Terms(actor_id, force)
             return Terms(None, force, outer=one.outer)
@@ -285,7 +284,7 @@ class Erasures(ErasureRows):
         return await work.erase(found, terms)
 
     async def _part_of(self, actor_id: str) -> tuple[list[Candidate], list[Candidate]]:
-        """The contexts of a person, and those of others with something of theirs."""
+        """A person's contexts, and contexts of others with contents of that person."""
         known: list[Candidate] = []
         spoken: set[str] = set()
         after = ""
@@ -540,7 +539,7 @@ class _Work:
                 some = await self._rows.redact(name, actor_id, force=force)
 
     async def _look_for_copies(self) -> None:
-        # First: as long as there is something to erase, the next erasure looks for them, too.
+        # First: a killed erasure leaves something to erase, so the next one looks for them, too.
         self._copies |= dict.fromkeys(await self._rows.backups(remove=not self._keep_backups))
 
     async def _count(self, found: Sequence[Candidate]) -> None:
@@ -578,7 +577,7 @@ class _Work:
                     raise answer
                 finally:
                     del answer, answers  # its traceback holds this frame
-            # Its turn has begun a call since it was read. Nobody forces a context to be too old.
+            # Its turn has begun a call since it was read. *force* does not make a context too old.
             if answer is not None and answer.inner and its.touched is None:
                 inner = [(one, Terms(None, its.force, outer=name)) for one in answer.inner]
                 await self._erase_some(inner)

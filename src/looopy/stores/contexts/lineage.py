@@ -46,7 +46,7 @@ class Lineage:
     The relatives of a context.
 
     Attributes:
-        parent: The context that it was forked from; `None` if it is no fork.
+        parent: The context that it was forked from; `None` if it is not a fork.
         forks: The contexts that were forked from it and still exist, by id.
     """
 
@@ -92,7 +92,7 @@ def head_cut(*, last_position: int, last_seq: int, turns: int, begun: TurnRecord
 
 def cut_after(at: int, *, turn: int, seq: int, begun: TurnRecord | None) -> Cut:
     """
-    The place behind position *at*.
+    The place after position *at*.
 
     Args:
         turn, seq: Of the next message.
@@ -150,7 +150,7 @@ def check_undo(rewound: Sequence[Range], last_position: int) -> Range:
     if rewound[-1][1] != last_position:
         raise StoreConflict(
             "the conversation has gone on since it was rewound: fork it at"
-            f" {rewound[-1][1]} to go on from there"
+            f" {rewound[-1][1]} to continue from there"
         )
     return rewound[-1]
 
@@ -167,7 +167,7 @@ def exists_already(context_id: str) -> StoreConflict:
 
 def kept_rewinds(rewound: Sequence[Range], cut: Cut, *, whole: bool) -> list[Range]:
     """
-    The rewinds that hold for a fork: those that had been made when its last message was written.
+    The rewinds that hold for a fork: all that came before its last message was written.
 
     Args:
         whole: True for a fork of the present: a rewind after the last message holds as well.
@@ -179,7 +179,7 @@ def state_at(
     state: ContextState, summary: int | None, last: TurnRecord | None, *, fork: bool
 ) -> ContextState:
     """
-    The state of a context that ends with the turn *last*, behind which nothing is pending.
+    The state of a context that ends with the turn *last*, after which nothing is pending.
 
     Args:
         state: The state of the whole.

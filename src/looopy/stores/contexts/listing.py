@@ -55,7 +55,7 @@ class Facts(NamedTuple):
     """
     Status and `due` of a context, as the index has them.
 
-    `due` is the time in microseconds from which somebody should act while no turn runs, or `None`.
+    `due` is the time in microseconds from which an action is due while no turn runs, or `None`.
     """
 
     status: str
@@ -145,8 +145,8 @@ def labels(
 
     Most contexts are ready, so that status has none.
 
-    An entry counts if its value is a text, a whole number or a boolean, and if it is short. Of more
-    than 64 such entries, those with the first keys count.
+    An entry counts if its value is a text, a whole number or a boolean, and if it is short. Only
+    the first 64 such entries count, by key.
     """
     entries = (label_of(key, metadata[key]) for key in sorted(metadata))
     found = [entry for entry in entries if entry is not None][:_MOST_METADATA]
@@ -275,7 +275,7 @@ class Lister:
 
     async def matching(self, wanted: Listing) -> Sequence[tuple[int, ContextRecord]]:
         """
-        The contexts that meet *wanted*, the last active first, each behind its place in that order.
+        The contexts that meet *wanted*, the last active first, each after its place in that order.
 
         One more than `wanted.limit`, if there are so many.
         """
@@ -287,7 +287,7 @@ def meets(record: ContextRecord, wanted: Listing, now_us: int | None = None) -> 
     True if a context that no index knows meets all conditions of a listing.
 
     Args:
-        now_us: The time by the store's clock; `None`: by that of this process.
+        now_us: The time by the store's clock; `None`: this process's clock.
     """
     open_turn = None if record.open_turn is None else record.open_turn.turn
     known = facts(open_turn=open_turn, waiting=record.inbox.waiting, state=record.state)

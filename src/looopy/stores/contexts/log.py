@@ -125,7 +125,7 @@ class _Collections:
     objects to the oldest generation without inspecting them, and reset the count to the next full
     collection. Young objects are collected as before.
 
-    Until that collection, cycles that other code leaves behind stay. A process that only reads
+    Until that collection, cycles of other code stay in memory. A process that only reads
     still needs one, so it is put off for `_PUT_OFF_AT_MOST` objects and no longer.
     """
 
@@ -260,7 +260,7 @@ def _seq(entry: LogEntry) -> int:
 
 
 def positions(found: Iterable[LogEntry], *, brief: bool = False) -> Iterator[range]:
-    """Where the messages are that these rows refer to; if *brief*, not those of ended turns."""
+    """Places of the messages that these rows refer to; if *brief*, without ended turns."""
     for _, kind, row in found:
         if kind == "end":
             yield range(0) if brief else range(row.first_position, row.last_position + 1)

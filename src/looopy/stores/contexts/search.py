@@ -2,9 +2,9 @@
 Searching messages: the query, the hits, and the walk over contexts, the same for every store.
 
 An index only proposes messages. Each proposed message is read, and it is a hit if its own text has
-the words. So an index that is behind the log, or knows a word too many, changes no answer.
+the words. So an index that is older than the log, or knows a word too many, changes no answer.
 
-The order is that of a listing: the last active context first, and in it the newest message first.
+Hits are ordered as in a listing: the last active context first, and in it the newest message.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class Wanted:
         context_id: `None`: all contexts that `owner` has, or all of the tenant.
         spans: A hit has a word of each of them in an index.
         before: Only positions below this one of the first context; `None` from its end.
-        place: Where that context was in the listing, and its id, behind the first page of a search
+        place: Where that context was in the listing, and its id, after the first page of a search
             over many.
     """
 
@@ -251,7 +251,7 @@ def _ends_with(term: Term, word: str) -> bool:
 
 
 def _joined(found: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """*found* in order, with those that overlap as one."""
+    """*found* in order; overlapping matches become one."""
     joined: list[tuple[int, int]] = []
     for start, end in sorted(found):
         if joined and start < joined[-1][1]:

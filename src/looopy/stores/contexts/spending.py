@@ -3,8 +3,8 @@ The terms of budgets of a day and a month, for owners and tenants, which every s
 
 A model call is paid for in two steps. Before it, the most that it may use is reserved in each
 account that limits it: all of them have room, or nothing is written. After it, its reservation is
-exchanged for what was used. A process that dies in between leaves its reservation behind, so the
-call counts at its most until somebody knows better: nothing that a crash does makes room.
+exchanged for what was used. A process that dies in between leaves its reservation, so the
+call counts at its most until it is settled: a crash never makes room.
 
 Money is kept as whole billionths of a dollar, so what is given back is what was taken.
 """
@@ -103,7 +103,7 @@ class Allowance:
 
 def account_of(owner: str | None) -> str:
     """
-    The account of an actor; `None` names one of its own, that of contexts without an owner.
+    The account of an actor; `None` names the account of contexts without an owner.
 
     It is a digest, so no table of sums holds the name of a person, and erasing a person's contexts
     does not give them a new budget.
@@ -213,13 +213,13 @@ def new_reservation() -> str:
 
 
 def key_of(period: Period, now_us: int) -> str:
-    """The period that *now_us* lies in, as its rows name it: `d2026-11-23` or `m2026-11`."""
+    """The period that *now_us* is in, as its rows name it: `d2026-11-23` or `m2026-11`."""
     return keys_on(from_us(now_us))[period]
 
 
 def keys_on(day: date) -> dict[str, str]:
     """
-    The day and the month that *day* lies in, as `key_of` names them.
+    The day and the month that *day* is in, as `key_of` names them.
 
     Raises:
         ValueRefused: Its year has no four digits, or no year comes after it.

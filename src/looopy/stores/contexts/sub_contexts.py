@@ -1,5 +1,5 @@
 """
-Inner contexts: those of agents that work for a call of another context's turn.
+Inner contexts, of agents that work for a call of another context's turn.
 
 The link between the two is a record of the store. It is made together with the inner context, under
 the epoch of the outer one, and goes with the inner context; no caller can write it. So an erasure
@@ -42,7 +42,7 @@ def check_link(context_id: str, outer: str, call: str) -> None:
 
 
 def linked_in(links: Mapping[str, InnerOf]) -> str | None:
-    """The first context whose link leads to itself, or is that of another one; `None`: no one."""
+    """The first context whose link leads to itself, or equals another one's, if there is one."""
     calls: set[InnerOf] = set()
     ends: set[str] = set()  # contexts whose links lead to an end
     for name, link in links.items():

@@ -25,7 +25,7 @@ _MOST_BYTES = 500_000  # of the words of one message; a row of Postgres holds a 
 UNITS_AT_ONCE = 2_000
 """Units of a text that `index_pieces` reads without a break: five milliseconds of CPU."""
 LAST_CHARACTER = "\U0010ffff"
-"""Sorts behind every character that a word can have."""
+"""Sorts after every character that a word can have."""
 
 # Han, kana, Bopomofo, Thai, Lao, Myanmar, Khmer.
 _DENSE = (
@@ -84,7 +84,7 @@ def units(text: str) -> Iterator[Unit]:
 
 def in_a_row(words: Iterable[str], *, prefix: bool = False) -> str:
     """
-    The words of units in order, in a form that has that of a phrase as a part.
+    The words of units in order, in a form that contains the form of each phrase.
 
     Args:
         prefix: The last word is the beginning of one.

@@ -60,7 +60,7 @@ class Place:
 
     @property
     def alive(self) -> bool:
-        """True if it blocks those who came later."""
+        """True if it blocks later waiters."""
         return time.monotonic() < self.alive_until
 
 
@@ -69,10 +69,10 @@ class StoredContext:
     """
     A context with everything in it.
 
-    `messages` are those from `visible_from` on, rewound ones included. `inbox` is by number of the
-    entry, `places` by ticket, both in order of arrival; `keys` tells turn and hash of the input.
-    `rewound` is in order of time. `history` stands for what is in it: a fork remembers that of
-    its `parent`, and a cleared context has another one. `inner_of` is the call that it works for.
+    `messages` begin at `visible_from`, rewound ones included. `inbox` is by number of the entry,
+    `places` by ticket, both in order of arrival; `keys` has turn and hash of the input. `rewound`
+    is in order of time. `history` identifies the contents: a fork remembers its `parent`'s, and a
+    cleared context has another one. `inner_of` is the call that it works for.
     """
 
     created_at: datetime
@@ -134,7 +134,7 @@ class StoredContext:
         self.epoch = self.epoch + 1 if self.epoch else names.first_epoch()
 
     def has_earlier(self, ticket: int | None) -> bool:
-        """True if somebody waits in the queue who came before *ticket*, or anybody for `None`."""
+        """True if a waiter came before *ticket*; for `None`, if there is a waiter."""
         return any(
             place.alive and (ticket is None or earlier < ticket)
             for earlier, place in self.places.items()
@@ -260,7 +260,7 @@ def change_artifact(context: StoredContext, change: ArtifactChange) -> Artifact:
 
 
 def change_artifacts(context: StoredContext, changes: Sequence[ArtifactChange]) -> list[Artifact]:
-    """As `change_artifact`, for several in order: all of them or none."""
+    """Like `change_artifact`, for several in order: all of them or none."""
     names = {change.artifact_id for change in changes}
     before = {
         name: [one.copy() for one in context.artifacts[name]]

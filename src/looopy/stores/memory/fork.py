@@ -45,7 +45,7 @@ _seq = attrgetter("seq")
 def shown_messages(
     context: StoredContext, after: int, limit: int | None = None
 ) -> list[StoredMessage]:
-    """The messages behind *after* that are not rewound, at most *limit*."""
+    """The messages after *after* that are not rewound, at most *limit*."""
     first = max(after + 1, context.visible_from)
     found: list[StoredMessage] = []
     for low, high in shown(first, context.last_position, context.hidden):

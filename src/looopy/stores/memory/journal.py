@@ -118,7 +118,7 @@ class InMemoryJournal(InMemoryForks, Journal):
         context.holder = None
         context.visible_from = context.last_position + 1
         context.cleared_seq = context.last_seq
-        # Other lists: somebody may be reading these.
+        # Other lists: a reader may hold these.
         context.messages = []
         context.events = context.events[-1:]
         context.turns = without_metadata(context.turns)

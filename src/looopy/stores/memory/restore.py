@@ -38,7 +38,7 @@ def snapshot_of(context_id: str, context: StoredContext) -> ContextSnapshot:
 
 
 def restored_context(given: RestoredContext) -> StoredContext:
-    """The context that *given* describes, which nobody knows yet."""
+    """The context that *given* describes, not yet visible."""
     record = given.record
     context = StoredContext(
         created_at=record.created_at,

@@ -312,7 +312,7 @@ def decode_turn_start(context_id: str, turn: TurnRecord, user_message: Message |
 def decode_turn_end(
     context_id: str, turn: TurnRecord, iteration: int, messages: Sequence[Message]
 ) -> TurnEnd:
-    """The `turn_end` of a closed turn's row; *messages*: those that the turn added."""
+    """The `turn_end` of a closed turn's row; *messages* were added by the turn."""
     if turn.outcome is None or turn.stop_reason is None or turn.ended_at is None:
         raise ValueError(f"turn {turn.turn} is open")
     return TurnEnd(
@@ -487,7 +487,7 @@ def decode_object(text: str, what: str) -> dict[str, Any]:
         found = json.loads(text)
         if isinstance(found, dict):
             return found
-        why = "it is no JSON object"
+        why = "it is not a JSON object"
     except (ValueError, TypeError, RecursionError) as error:
         why = str(error)
     _logger.warning("%s cannot be read: %s", what, why)

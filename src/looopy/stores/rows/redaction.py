@@ -89,7 +89,7 @@ def _redacted(message: Message, position: int) -> Message:
     if isinstance(message, AssistantMessage):
         calls = [ToolCall(call.id, call.name, {}) for call in message.tool_calls]
         said = [] if calls else [TextContent(ERASED)]
-        # Of the answer, what was used and by whom is left.
+        # The answer keeps its usage and its model.
         return AssistantMessage(
             (*said, *calls),
             api=message.api,
@@ -185,8 +185,8 @@ class Messages:
     """
     The messages of a context from the first of some turns on, and what is taken out of them.
 
-    These are the messages of the turns. Of others it is the results of their calls, and results of
-    looopy's tools about artifacts that repeat what was said.
+    These are the messages of the turns. From other turns they include results of the person's
+    calls, and results of looopy's tools about artifacts that repeat those messages.
 
     Args:
         turns: In order.
@@ -207,7 +207,7 @@ class Messages:
         return [*self._late, *(LateCall(*one) for one in self._open.items())]
 
     def next_range(self, position: int, last: int) -> Range | None:
-        """The next messages to read behind *position*, up to *last* at most; `None` for none."""
+        """The next messages to read after *position*, up to *last* at most; `None` for none."""
         if self._copies or self._open:
             first = max(position + 1, self._first)
             return (first, last) if first <= last else None
@@ -255,7 +255,7 @@ class Messages:
         return message_text(_redacted(message, position))
 
     def _end(self, call_id: str, seq: int) -> bool:
-        """End a call of theirs, if that id is one's now."""
+        """End the person's open call of this id, if there is one."""
         since = self._open.pop(call_id, None)
         if since is not None:
             self._late.append(LateCall(call_id, since, seq))
@@ -270,13 +270,13 @@ class Messages:
 
 class Summaries:
     """
-    The summaries that may tell of some turns, read in order.
+    The summaries that may contain some turns, read in order.
 
     Args:
         rewound: The ranges that are hidden, in order of time.
 
     Attributes:
-        told: The positions of those that do.
+        told: The positions of the summaries that do.
     """
 
     def __init__(self, turns: Sequence[TheirTurn], rewound: Sequence[Range]) -> None:
@@ -318,7 +318,7 @@ def redacted_event(kind: str, body: str) -> str:
     data: dict[str, Any] = json.loads(body)
     for request in data.get("pending", ()):
         _redact_request(request)
-    if "args" in data and data["args"] is not None:  # those that a person gave a call
+    if "args" in data and data["args"] is not None:  # a person gave them to a call
         data["args"] = {}
     if kind == "approval_decided":
         data |= {"actor_id": None, "text": None if data["text"] is None else ERASED}
@@ -328,7 +328,7 @@ def redacted_event(kind: str, body: str) -> str:
 
 
 def without_calls(body: str, calls: Collection[str]) -> str:
-    """The body of an event of somebody else's turn without the arguments of *calls*."""
+    """The body of an event of another person's turn without the arguments of *calls*."""
     if not any(call in body for call in map(dump, calls)):
         return body
     data: dict[str, Any] = json.loads(body)

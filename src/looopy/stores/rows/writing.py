@@ -30,7 +30,7 @@ from looopy.types.message_check import (
 from looopy.types.message_json import message_to_json, usage_to_json
 from looopy.types.storable import MAX_BODY_BYTES, dump, is_plain
 
-# How deep the details of a result lie, and the arguments of a call: within message, content, block.
+# Depth of a result's details, and of a call's arguments: within message, content, block.
 _WITHIN_MESSAGE, _WITHIN_BLOCK = 2, 4
 
 

@@ -177,7 +177,7 @@ def _part(*row: Any) -> StoredPart:
 
 
 async def drop_blobs(backend: Driver, tenant: str, names: list[str]) -> None:
-    """Remove those that no row names any more; a failure leaves orphans."""
+    """Remove blobs that no row names any more; a failure leaves orphans."""
     if backend.blobs is not None:
         with contextlib.suppress(StoreError):
             await drop(SQLArtifactRows(backend, tenant), tenant, backend.blobs, names)

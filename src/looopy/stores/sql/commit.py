@@ -307,7 +307,7 @@ def _grow_artifact(key: Mapping[str, Any], growth: ArtifactGrowth) -> Steps[Arti
 
 
 def add_parts(params: Mapping[str, Any], change: ArtifactWrite | ArtifactGrowth) -> Steps[None]:
-    """Add the rows of the new parts; `ArtifactMoved` if somebody may have removed a blob."""
+    """Add the rows of the new parts; `ArtifactMoved` if a blob may have been removed."""
     base = {name: params[name] for name in ("tenant", "context", "artifact", "version")}
     named: set[str | None] = {None}
     for part, row in zip(change.parts, placed_parts(change), strict=True):
@@ -498,7 +498,7 @@ def clear_steps(
     cleared = yield Query(
         s.CLEAR, {**key, "seq": seq, "state": state, "chance": names.first_epoch()}
     )
-    # Last: nothing that is written may take over a page of theirs, with a rest of it.
+    # Last: no new row may take over one of their pages, with remains of deleted rows.
     yield Query(s.FORGET_MESSAGES, key)
     yield Query(s.FORGET_WORDS, key)
     yield Query(s.FORGET_EVENTS, {**key, "seq": seq})

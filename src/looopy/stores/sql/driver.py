@@ -49,7 +49,7 @@ Steps: TypeAlias = Generator[Query, Rows, T]
 
 class Ring(NamedTuple):
     """
-    Whom to notify when a write is done: the listeners of a context; see `Notifier.notify`.
+    Listeners to notify when a write is done; see `Notifier.notify`.
 
     Attributes:
         others: Contexts of the tenant that the same write has changed.

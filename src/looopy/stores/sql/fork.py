@@ -1,9 +1,9 @@
 """
 Forks and rewinds on SQL: the contract is `Journal`, the cuts `looopy.stores.contexts.lineage`.
 
-A fork copies rows inside of the database, in a statement a table. It holds the row of its parent so
-that turns go on meanwhile: they add rows, and change none up to the place where the fork is made.
-Whatever changes or deletes such rows waits, because it locks that row.
+A fork copies rows inside of the database, in a statement a table. It holds the row of its parent
+in a way that lets turns continue: they add rows, and change none up to the place of the fork. A
+change or deletion of such rows locks that row, and so waits.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def read_shown(
     Args:
         statement: Reads a context that hides nothing, as this one may have become.
         after: `None` for the newest *limit*.
-        hidden: With those that were rewound.
+        hidden: With rewound messages.
     """
     head = yield from peek(key)
     if head is None or head.rewound is None:
@@ -81,7 +81,7 @@ def shown_ranges(key: Mapping[str, Any]) -> Steps[list[Range]]:
 
 
 def count_shown(head: Head, *, hidden: bool) -> int:
-    """The number of messages; with those that were rewound if *hidden*."""
+    """The number of messages; with rewound ones if *hidden*."""
     count = head.last_position - head.visible_from + 1
     return count if hidden else count - counted(merged(decode_rewound(head.rewound)))
 

@@ -47,7 +47,7 @@ def peek(key: Mapping[str, Any], *, lock: bool = False, hold: bool = False) -> S
 
     Args:
         lock: Keep other writers out from here to the end of the transaction.
-        hold: Keep those out alone that lock the row: turns go on.
+        hold: Keep those out alone that lock the row: turns continue.
     """
     found = yield Query(s.PEEK_LOCKED if lock else s.PEEK_HELD if hold else s.PEEK, key)
     return Head(*found[0]) if found else None

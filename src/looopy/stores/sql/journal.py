@@ -382,7 +382,7 @@ class _LogReader:
 
 
 def _ranges(wanted: Sequence[int]) -> list[tuple[int, int]]:
-    """The first and the last of positions that lie together, or nearly so."""
+    """The first and the last of positions that follow each other, or nearly so."""
     found: list[tuple[int, int]] = []
     for position in wanted:
         if found and position - found[-1][1] <= _NEAR:

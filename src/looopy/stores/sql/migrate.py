@@ -83,7 +83,7 @@ def check(url: str) -> tuple[str | None, str]:
 
 
 def _look(target: Target) -> str | None:
-    """As `_find`, without making a file."""
+    """Like `_find`, without making a file."""
     return None if isinstance(target, Path) and not target.exists() else _find(target)
 
 
@@ -103,7 +103,7 @@ def secure(url: str, role: str) -> None:
         role: Whom the application connects as; it is given what it needs.
 
     Raises:
-        ConfigurationError: It is no Postgres database; or there is no such role, or it is a
+        ConfigurationError: It is not a Postgres database; or there is no such role, or it is a
             superuser or the owner of the tables, whom no policy holds.
         SchemaOutOfDate: The schema is not at the head.
         StoreUnavailable: The database cannot be used, or *url* is not its owner's.

@@ -162,13 +162,13 @@ class SQLStateStore(SQLStore, StateStore):
 
 
 def _delete_steps(key: Mapping[str, Any], *, blobs: bool) -> Steps[list[str]]:
-    """Delete a context and those that work for it; the names of blobs that may be free now."""
+    """Delete a context and its inner contexts; the names of blobs that may be free now."""
     going: list[Mapping[str, Any]] = []
     names = [key["context"]]
     for name in names:
         one = {**key, "context": name}
         head = yield from peek(one, lock=True)
-        if head is not None:  # or somebody has just erased one that works for it
+        if head is not None:  # or an inner context has just been erased
             if head.open_turn is not None and head.lease_live:
                 raise busy(head.open_turn, WAIT)
             going.append(one)

@@ -172,7 +172,7 @@ TO_BE_INDEXED = (
 )
 
 IN_CONTEXTS = "= ANY(ARRAY(SELECT json_array_elements_text(CAST(:contexts AS json))))"
-"""A condition: an id is among those of the JSON array `:contexts`. SQLite has another one."""
+"""A condition: an id is in the JSON array `:contexts`. SQLite has another one."""
 
 # Their rows are locked: a turn that begins later sets the mark again. One that is beginning, or any
 # other write, is not waited for.
@@ -211,14 +211,14 @@ READ_TAGS = f"SELECT tags FROM looopy_contexts WHERE {_THIS} /* FOR UPDATE */"
 SAVE_TAGS = f"UPDATE looopy_contexts SET tags = :tags WHERE {_THIS}"
 
 _IS_LIVE = f"c.holder IS NOT NULL AND {_live('c.lease_until')}"
-# A context with an open turn keeps its mark, so those that are marked have all that runs.
+# A context with an open turn keeps its mark, so all running turns are in marked contexts.
 RUNNING = (
     "SELECT u.context_id FROM looopy_unindexed u WHERE u.tenant_id = :tenant AND"
     f" (SELECT c.open_turn IS NOT NULL AND {_IS_LIVE}"
     " AND (:actor IS NULL OR c.owner_actor = :actor) FROM looopy_contexts c"
     f" WHERE {_OF_MARK}) ORDER BY u.context_id LIMIT :limit"
 )
-# A turn whose lease has expired keeps nobody busy.
+# A turn whose lease has expired does not count.
 _STATUS = f"CASE WHEN i.status = 'busy' AND NOT ({_IS_LIVE}) THEN 'ready' ELSE i.status END"
 _LABELLED = " AND ".join(
     f"(:label{n} IS NULL OR (SELECT l.label FROM looopy_context_index l WHERE l.tenant_id ="
@@ -259,12 +259,12 @@ def walks(turn_columns: str, turns: str) -> tuple[str, ...]:
 
 
 FIND_ALL, FIND_DUE = walks(TURN_COLUMNS, _TURNS)
-# As `FIND_ALL`, without what only a listing shows.
+# Like `FIND_ALL`, without the columns that only a listing shows.
 FIND_PLACES = _FIND.format(turn="", turns="", more="").replace(
     f"{CONTEXT_COLUMNS}, , i.touched", "i.context_id, i.touched"
 ).replace(" LEFT JOIN  WHERE", " WHERE")
 
-# Marked contexts that may be in a listing. What is not known without reading JSON is left to the
+# Marked contexts that may be in a listing. Conditions that need JSON are left to the
 # reader: tags and metadata have to contain each text of `:needles`, and a context without an open
 # turn has any status but busy.
 _RUNS = f"c.open_turn IS NOT NULL AND {_IS_LIVE}"
@@ -350,14 +350,14 @@ NOT_SEARCHED = (
     f" AND c.last_position >= c.visible_from AND c.last_position > COALESCE({_UPTO}, 0)"
 )
 
-# Nobody can clear or delete the context before the words of its messages are there: both lock its
-# row in a way that waits for this. A turn does not wait.
+# No process can clear or delete the context before the words of its messages are there: both lock
+# its row in a way that waits for this. A turn does not wait.
 HOLD_CONTEXT = (
     "SELECT created_at, visible_from, last_position FROM looopy_contexts"
     f" WHERE {_THIS} /* FOR KEY SHARE */"
 )
 
-# Of two searches at the same time, one adds the messages.
+# If two searches run at the same time, one adds the messages.
 RAISE_SEARCHED = (
     "INSERT INTO looopy_searched (tenant_id, context_id, upto) VALUES (:tenant, :context, :upto)"
     " ON CONFLICT (tenant_id, context_id) DO UPDATE SET upto = :upto"
@@ -409,15 +409,14 @@ _TAKEABLE = (
     f" AND (holder IS NULL OR NOT {_live('lease_until')} OR holder = :displace)"
 )
 
-# Somebody waits who came before :ticket. Most contexts have no line, and the row of a context says
-# so, so that this reads no further.
+# A waiter came before :ticket. Most contexts have no queue; then this reads only the context's row.
 _QUEUED = (
     f"{_live('queued_until')} AND (:ticket IS NULL OR EXISTS (SELECT 1 FROM looopy_waiters w"
     " WHERE w.tenant_id = :tenant AND w.context_id = :context AND w.ticket < :ticket"
     f" AND {_live('w.alive_until')}))"
 )
 
-# As `names.next_epoch`.
+# Same as `names.next_epoch`.
 _NEXT_EPOCH = (
     "epoch = CASE WHEN epoch = 0 THEN :chance"
     f" ELSE epoch + 1 + (:chance - 1) % {EPOCH_STEPS} END"
@@ -463,7 +462,7 @@ RENEW = (
 
 RELEASE = f"UPDATE looopy_contexts SET holder = NULL WHERE {_THIS} AND epoch = :epoch"
 
-# Outside a turn: by anybody, while none is open.
+# Outside a turn: by any process, while no turn is open.
 APPEND = (
     f"UPDATE looopy_contexts SET {_NEXT_EPOCH}, last_seq = last_seq + :seqs,"
     " last_position = last_position + :count,"
@@ -595,7 +594,7 @@ DROP_PLACE = f"DELETE FROM looopy_waiters WHERE {_THIS} AND ticket = :ticket RET
 
 DROP_DEAD_PLACES = f"DELETE FROM looopy_waiters WHERE {_THIS} AND NOT {_live('alive_until')}"
 
-# After each of these, in the same transaction: until when there is somebody in the queue.
+# After each of these, in the same transaction: until when the queue has a waiter.
 MEASURE_LINE = (
     "UPDATE looopy_contexts SET queued_until = (SELECT MAX(w.alive_until) FROM looopy_waiters w"
     f" WHERE w.tenant_id = :tenant AND w.context_id = :context) WHERE {_THIS}"
@@ -619,7 +618,7 @@ AT_ONCE = 24
 
 
 def values_at_once(*names: str) -> str:
-    """A list of `AT_ONCE` rows, whose parameters have these names and a number behind them."""
+    """A list of `AT_ONCE` rows, whose parameters have these names and a number after them."""
     return ", ".join(
         f"({', '.join(f':{name}_q{n}' for name in names)})" for n in range(1, AT_ONCE + 1)
     )
@@ -641,8 +640,8 @@ _MESSAGES_AFTER = (
 LIST_MESSAGES = f"SELECT position, turn, iteration, seq, created_at, meta, body{_MESSAGES_AFTER}"
 
 # Without the columns that only events need. Cleared messages are left out here as well, so that
-# opening a context need not read its row first. Of a context that hides a part, this finds nothing:
-# then its row is read, see `fork.py`.
+# opening a context need not read its row first. For a context that hides a part, this finds
+# nothing: then its row is read, see `fork.py`.
 _RECORDS = (
     f"SELECT position, turn, iteration, seq, body FROM looopy_messages WHERE {_THIS} AND position >"
     " (SELECT CASE WHEN c.visible_from > {after} THEN c.visible_from - 1 ELSE {after} END"
@@ -813,8 +812,8 @@ _BLOB = (
 FIND_BLOB = _BLOB.format("size = :size AND blob IS NOT NULL")
 NAMED_BLOB = _BLOB.format("blob = :blob")
 # A name that no row of a part has yet is held by a row of an upload. The commit that names the blob
-# takes that row away, and is refused if it is missing. Whoever removes the blob takes it away
-# first. So of a commit and a removal one finds nothing to take.
+# takes that row away, and is refused if it is missing. A removal of the blob takes it away
+# first. So either the commit or the removal finds nothing to take.
 HOLD_UPLOAD = (
     "INSERT INTO looopy_uploads (tenant_id, blob, holder, held_until)"
     " VALUES (:tenant, :blob, :holder, now_us() + :ttl_us) RETURNING blob"
@@ -917,7 +916,7 @@ LIST_FORKS = (
     " WHERE tenant_id = :tenant AND parent = :context ORDER BY context_id"
 )
 DROP_LINK = f"DELETE FROM looopy_lineage WHERE {_THIS} /* MANY */"
-# Whoever has its name later is not their parent.
+# A later context of this name is not their parent.
 UNLINK_FORKS = (
     "UPDATE looopy_lineage SET parent = NULL WHERE tenant_id = :tenant AND parent = :context"
     " /* MANY */"
@@ -1069,8 +1068,8 @@ REDACT_VERSION = (
     f" WHERE {_VERSION}"
 )
 HIDDEN_BLOBS = f"{LIST_BLOBS} AND sha256 = ''"
-# Whoever has this context in memory takes it for another one, and reads all of it again: by its
-# age, or, if they made it themselves and do not know that, by its version.
+# A process that has this context in memory takes it for another one, and reads all of it again: by
+# its age, or, if it made the context itself and does not know that, by its version.
 REDACTED = (
     f"UPDATE looopy_contexts SET {_NEXT_EPOCH}, created_at = created_at + 1, version = version + 1,"
     " holder = NULL,"

@@ -85,7 +85,7 @@ def bounded(value: int | None) -> int:
 
 def after_id(after: str) -> str:
     """
-    A text that a database takes, behind which the same ids sort as behind *after*.
+    A text that a database takes, after which the same ids sort as after *after*.
 
     Ids are ASCII letters and less: any other character sorts after them, also one that no database
     takes, as DEL does. A text with a leading NUL sorts as if the NUL were missing.

@@ -4,7 +4,7 @@ The schema as SQLAlchemy tables: a reference for readers, which a test compares 
 Nothing on the hot path imports this module: SQLAlchemy takes longer to load than a restarted
 process has to accept its first turn. Reads and writes are text in `statements.py`.
 
-Every key begins with `(tenant_id, context_id)`, but for those of accounts and uploads, so the
+Every key begins with `(tenant_id, context_id)`, except in accounts and uploads, so the
 tables can be partitioned and sharded by it; no number comes from a sequence, no order from a
 timestamp. Times are integer microseconds since 1970, UTC; JSON is text, kept as it was written.
 Rows are found by primary key alone, but for the parts of artifacts and words: an event by the turn
@@ -215,7 +215,7 @@ artifact_parts = _table(
 )
 Index(None, artifact_parts.c.tenant_id, artifact_parts.c.sha256)
 
-# Blobs that a process has written, or is writing, for a row to come: nobody else may remove them.
+# Blobs that a process has written, or is writing, for a row to come: others may not remove them.
 uploads = Table(
     f"{PREFIX}uploads",
     metadata,
@@ -257,7 +257,7 @@ waiters = _table(
     clustered=True,
 )
 
-# What contexts are listed by: apart from their rows, which stay without an index that changes.
+# The labels of contexts in listings, apart from their rows, which have no index that changes.
 context_index = _table(
     "context_index",
     Column("label", _key, nullable=False),
@@ -317,7 +317,7 @@ inner = _table(
 )
 Index(None, inner.c.tenant_id, inner.c.outer_id, inner.c.call_key, unique=True)
 
-# What the accounts of owners and of the tenant have used in a day or a month, and what running
+# The use of an owner's or the tenant's account in a day or a month, and what running
 # calls may still use. An account outlives the contexts that it paid for.
 spending = Table(
     f"{PREFIX}spending",

@@ -296,7 +296,7 @@ class ArtifactContentContract(Contract):
         assert (await stores.artifacts.get(CONTEXT, "doc", 1)).status == "complete"
 
     async def test_a_version_can_be_given_up(self, stores: Stores) -> None:
-        """Its content stays readable by its number; the next version begins anew."""
+        """Its content stays readable by its number; the next version begins again."""
         await stores.artifacts.open(CONTEXT, "doc")
         await stores.artifacts.append(CONTEXT, "doc", b"half")
         failed = await stores.artifacts.fail(CONTEXT, "doc")

@@ -30,15 +30,15 @@ class DurabilityContract(ProcessContract):
     """An acknowledged write outlives the process, and an unfinished one is whole or absent."""
 
     async def test_an_acknowledged_step_survives_a_kill(self, processes: Processes) -> None:
-        """Each step of a walk is there after kill -9 behind its acknowledgement."""
+        """Each acknowledged step of a walk survives kill -9."""
         wanted = await views()
         for number, name in enumerate(NAMES):
-            with failing_as(f"the store cannot be used after kill -9 behind {_before(number)}"):
+            with failing_as(f"the store cannot be used after kill -9 after {_before(number)}"):
                 process = processes.start()
                 found = process.run(view, "ada")
             if not same(found, wanted[number]):
                 pytest.fail(
-                    f"kill -9 behind {_before(number)}, which was acknowledged, has changed the"
+                    f"kill -9 after {_before(number)}, which was acknowledged, has changed the"
                     f" context:\n{difference(found, wanted[number])}",
                     pytrace=False,
                 )
@@ -56,7 +56,7 @@ class DurabilityContract(ProcessContract):
         process.kill()
         for number in _spread(len(places)):
             context_id = f"ada-{number}"
-            where = f"kill -9 within {name}, right behind {places[number - 1]}"
+            where = f"kill -9 within {name}, right after {places[number - 1]}"
             with failing_as("the steps before cannot be taken"):
                 process = _walked(processes.start(watched=True), context_id, step)
             with failing_as(where):

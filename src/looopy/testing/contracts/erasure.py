@@ -159,7 +159,7 @@ class ErasureContract(Contract):
         assert (found.turns, found.keys) == (2, 2)
 
     async def test_an_unknown_context_has_nothing_to_erase(self, stores: Stores) -> None:
-        """Not even one whose id no context can have; so erasing twice is no error."""
+        """Not even one whose id no context can have; so erasing twice is not an error."""
         for name in (CONTEXT, "../etc", "", "x" * 300):
             assert await stores.contexts.erase(name) == Erased()
         await a_whole_context(stores)

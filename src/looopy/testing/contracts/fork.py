@@ -37,7 +37,7 @@ from looopy.types.event import AgentEvent, HistoryRewound, ToolExecutionStart
 from looopy.types.message import Message, StopReason, ToolCall
 from looopy.types.summary import summary_message
 
-_LARGE = bytes(range(250)) * 280  # more than lies in the row of a version
+_LARGE = bytes(range(250)) * 280  # more than is in the row of a version
 _ADD = ToolCall("call-1", "add", {"a": 2})
 FORK = "ada-2"
 
@@ -70,7 +70,7 @@ class ForkContract(Contract):
     # --- what is copied ---
 
     async def test_a_fork_reads_the_past_and_goes_on_alone(self, stores: Stores) -> None:
-        """Positions, turns and `seq` go on; neither context sees what the other does later."""
+        """Positions, turns and `seq` continue; neither context sees what the other does later."""
         await turns(stores, "one", "two")
         made = await stores.journal.fork(CONTEXT, FORK)
         assert (made.context_id, made.turn_count, made.last_position) == (FORK, 2, 4)
@@ -190,7 +190,7 @@ class ForkContract(Contract):
             await stores.artifacts.get(FORK, "a.bin", 3)
 
     async def test_what_is_saved_after_a_fork_belongs_to_one_side(self, stores: Stores) -> None:
-        """Also in the same pause between two turns; the numbers of versions go on in both."""
+        """Also in the same pause between two turns; the numbers of versions continue in both."""
         await turns(stores, "one")
         await stores.artifacts.save(CONTEXT, "a", b"1")
         await stores.journal.fork(CONTEXT, FORK)
@@ -294,7 +294,7 @@ class ForkContract(Contract):
     async def test_a_deleted_artifact_stays_on_the_other_side(
         self, stores: Stores, first: str
     ) -> None:
-        """In all forks that were made before; later ones do not have it. It begins anew at 1."""
+        """In all forks that were made before; later ones do not have it. It begins again at 1."""
         await turns(stores, "one")
         for content in (_LARGE, b"2"):
             await stores.artifacts.save(CONTEXT, "a", content)
@@ -424,7 +424,7 @@ class ForkContract(Contract):
             assert len(await stores.messages.list(f"f{at}")) == at
 
     async def test_while_a_turn_runs_the_place_before_it_is_forked(self, stores: Stores) -> None:
-        """The turn goes on, and is not in the fork."""
+        """The turn continues, and is not in the fork."""
         await turns(stores, "one")
         claimed = await begin(stores, text="two")
         made = await stores.journal.fork(CONTEXT, FORK)
@@ -492,7 +492,7 @@ class ForkContract(Contract):
         assert await texts(stores, "c") == []
 
     async def test_a_cleared_fork_is_empty_and_its_parent_is_not(self, stores: Stores) -> None:
-        """Its numbers go on, its turns stay listed, and it is no fork any more."""
+        """Its numbers continue, its turns stay listed, and it is no longer a fork."""
         await turns(stores, "one", "two")
         await stores.journal.fork(CONTEXT, FORK)
         await turns(stores, "three", context_id=FORK)
@@ -527,7 +527,7 @@ class ForkContract(Contract):
             assert await stores.journal.lineage(unknown) == Lineage()
 
     async def test_forks_made_at_once_are_all_whole(self, stores: Stores) -> None:
-        """While the parent goes on, and of one name exactly one is made."""
+        """While the parent continues, and of one name exactly one is made."""
         await turns(stores, "one", "two")
         names = [f"f{n % 8}" for n in range(16)]
         found = await asyncio.gather(
@@ -558,7 +558,7 @@ class ForkContract(Contract):
 
     @needing("journal.rewind")
     async def test_a_rewound_tail_is_hidden_and_kept(self, stores: Stores) -> None:
-        """Positions and turns go on behind it, and the log tells of it."""
+        """Positions and turns continue after it, and the log tells of it."""
         await turns(stores, "one", "two", "three")
         epoch, event = await stores.journal.rewind(CONTEXT, 2)
         assert (event.covers, event.undone, event.seq) == ((3, 6), False, 13)

@@ -137,7 +137,7 @@ class InnerContextContract(Contract):
 
     @needing("contexts.erase")
     async def test_one_of_them_is_erased_alone(self, stores: Stores) -> None:
-        """With those that work for it; the outer one stays, and the call begins anew."""
+        """With those that work for it; the outer one stays, and the call begins again."""
         await a_family(stores)
         assert (await stores.contexts.erase(INNER)).context_ids == (INMOST, INNER)
         assert await names(stores) == [OUTER, OTHER]

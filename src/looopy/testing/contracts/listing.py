@@ -389,7 +389,7 @@ class ContextIndexContract(Contract):
 
     @needing("contexts.tag")
     async def test_tagging_disturbs_no_turn(self, stores: Stores) -> None:
-        """Neither epoch nor activity nor metadata changes, and the turn goes on."""
+        """Neither epoch nor activity nor metadata changes, and the turn continues."""
         claimed = await _begin(stores, "a")
         await _turn(stores, "b")
         before = await record_of(stores, "a")

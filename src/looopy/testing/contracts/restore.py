@@ -162,7 +162,7 @@ class RestoreContract(Contract):
         assert found[0] == found[1] != []
 
     async def test_it_continues(self, stores: Stores) -> None:
-        """Turns, messages, inbox, metadata and artifacts go on where they were."""
+        """Turns, messages, inbox, metadata and artifacts continue where they were."""
         filled = await _filled(stores)
         other = stores.for_tenant("other")
         await imported(other, filled)

@@ -274,7 +274,7 @@ class SearchContract(Contract):
     async def test_a_context_that_becomes_active_moves_out_of_the_next_pages(
         self, stores: Stores
     ) -> None:
-        """Between two pages; the page goes on where it ended, and every other one is there."""
+        """Between two pages; the page continues where it ended, and every other one is there."""
         for name in ("a", "b", "c", "d"):
             await _says(stores, name, "fox one", "fox two")
         first = await stores.contexts.search("fox", limit=3)

@@ -154,7 +154,7 @@ class WaitQueueContract(Contract):
         await _served(stores)
 
     async def test_who_is_served_leaves_the_line(self, stores: Stores) -> None:
-        """The waiters behind it hold up a claim without a ticket until they are served."""
+        """The waiters after it hold up a claim without a ticket until they are served."""
         first, second = await _join(stores, LONG_S, LONG_S)
         await _served(stores, first)
         await _held_up(stores)
@@ -162,7 +162,7 @@ class WaitQueueContract(Contract):
         await _served(stores)
 
     async def test_a_place_that_was_not_kept_holds_up_nobody(self, stores: Stores) -> None:
-        """It holds up neither the waiter behind it nor a claim without a ticket."""
+        """It holds up neither the waiter after it nor a claim without a ticket."""
         await _join(stores, 0)
         await _served(stores)
         first, second = await _join(stores, LONG_S, LONG_S)

@@ -66,7 +66,7 @@ def to_answer(value: Any) -> Answer:
     """
     if not isinstance(value, ToolResult):
         return Answer(to_blocks(value))
-    # Here an empty list is no content; returned by itself it is the JSON text of a list.
+    # Here an empty list has no content; returned by itself it is the JSON text of a list.
     empty = isinstance(value.content, (str, list, tuple)) and not value.content
     blocks = () if empty or value.content is None else to_blocks(value.content)
     return Answer(blocks, details=value.details, is_error=_is_error(value.is_error))

@@ -224,7 +224,7 @@ class _Attempt:
         return to_answer(returned)
 
     def _watch(self, tool: Tool, timeout_s: float | None) -> asyncio.TimerHandle | None:
-        """Leave the tool behind when it does not stop in time."""
+        """Abandon the tool when it does not stop in time."""
         if timeout_s is None:
             return None
         # A context of its own: a timer would keep the caller's alive.

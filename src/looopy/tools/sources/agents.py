@@ -324,7 +324,7 @@ class _InnerRun:
         self._artifacts: list[str] = []
 
     async def resume(self) -> ToolResult:
-        """As `run`, in a context whose turns have no idempotency keys."""
+        """Like `run`, in a context whose turns have no idempotency keys."""
         pending = self._agent.state.pending
         if not pending and self._agent.state.interrupted_turn is None:
             return await self._said_last()
@@ -356,7 +356,7 @@ class _InnerRun:
             except InputExpired as error:
                 inputs = self._without(error, pending, inputs)
                 continue
-            except CannotContinue:  # it broke off behind its answer, or before it began
+            except CannotContinue:  # it broke off after its answer, or before it began
                 if any(self._is_late(one) for one in pending):
                     return self._unanswered(pending)
                 return self._answer(last, broke_off=True)

@@ -338,7 +338,7 @@ async def list_artifacts(context: ToolContext, after: str = "") -> list[dict[str
     List the files, objects and tables of this conversation, by name.
 
     Args:
-        after: Begin behind this name, for a list that was cut.
+        after: Begin after this name, for a list that was cut.
     """
     return [_said(one) for one in await _writer(context).list(after=after, limit=_MOST_LISTED)]
 

@@ -1,7 +1,7 @@
 """
 Tools that run on the user's side: a person, or the user's program, supplies the result.
 
-The call stays open behind a pending request; the answer to that request is the tool's result.
+The call stays open with a pending request; the answer to that request is the tool's result.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def client_tool(
     """
     Declare a tool that the user's side runs: a button, a camera, a local file.
 
-    A call with valid arguments stays open behind a request of kind `client_tool`, whose `args` are
+    A call with valid arguments stays open with a request of kind `client_tool`, whose `args` are
     those of the call. `execute_turn(None, inputs={request_id: result})` answers it with any JSON
     value, or with `{"is_error": true, "content": "..."}`, as a `ToolResult`, if it failed.
 

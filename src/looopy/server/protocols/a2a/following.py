@@ -111,7 +111,7 @@ async def updates(
     nothing.
 
     Raises:
-        LooopyError: As `AgentHost.events`.
+        LooopyError: Same as `AgentHost.events`.
     """
     context_id, first = chain.context.context_id, chain.turns[0].turn
     after, waited = chain.context.last_seq, chain.settled
@@ -154,7 +154,7 @@ async def updates(
                             text.take(event)
             return  # the host is about to end
         except SlowReader:
-            text.restart()  # read on behind the last event; the text so far comes again
+            text.restart()  # read on after the last event; the text so far comes again
 
 
 async def ending(reader: TaskReader, chain: Chain) -> TaskStatusUpdateEvent:

@@ -61,7 +61,7 @@ def _place(token: str) -> _Place:
     The place that a page token names.
 
     Raises:
-        InvalidParamsError: It is no token of a page.
+        InvalidParamsError: It is not a token of a page.
     """
     try:
         said = json.loads(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
@@ -140,7 +140,7 @@ async def settle_dead(host: AgentHost, chain: Chain, auth: AuthContext) -> bool:
 async def _chains(
     host: AgentHost, call: Call, context_id: str, start: _Place, since: datetime | None
 ) -> AsyncGenerator[tuple[_Place, Chain], None]:
-    """The tasks behind *start*, with their places."""
+    """The tasks after *start*, with their places."""
     journal = host.stores_for(call.auth).journal
     async for after, record in _contexts(host, call, context_id, start, since):
         below = start.turn if record.context_id == start.context_id else 0

@@ -89,7 +89,7 @@ class Chain:
 
     @property
     def torn(self) -> bool:
-        """True if it went on after the context was read, which lacks what it waits for now."""
+        """True if it continued after the context was read, which lacks what it waits for now."""
         last, running = self.last, self.context.open_turn
         ended = running is not None and running.turn == last.turn and self.settled
         return ended or last.turn > self.context.turn_count

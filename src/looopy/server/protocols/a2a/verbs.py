@@ -192,7 +192,7 @@ class Verbs:
         Raises:
             TaskNotFoundError: The caller may decide nothing in it, or the message is more than
                 decisions; as for a task that does not exist.
-            LooopyError: As `AgentHost.decide_all` raises.
+            LooopyError: Same as `AgentHost.decide_all`.
         """
         message, place = params.message, place_of(params.message.task_id)
         brings_more = params.configuration.HasField("task_push_notification_config")

@@ -1,5 +1,5 @@
 """
-The SDK's endpoints, each behind the same door: who is asking, then what they sent.
+The SDK's endpoints, each with the same checks: the caller first, then the request.
 
 A body is measured and checked before the SDK parses it, and the SDK gets what was checked. Of the
 headers it sees A2A's version and nothing else. A stream that nobody reads ends, and what it held is

@@ -381,7 +381,7 @@ class ProtocolAgent:
         await held.aclose()
 
     def _introduce(self, session: Session) -> None:
-        """Behind the response: before it, a client does not know the session."""
+        """After the response: before it, a client does not know the session."""
         task = asyncio.create_task(session.introduce())
         self._introducing.add(task)
         task.add_done_callback(self._introducing.discard)

@@ -89,7 +89,7 @@ class Runs:
         Raises:
             InputNotFound: An answer is for an interrupt that does not wait; `AlreadyAnswered` if
                 somebody has decided it.
-            LooopyError: As `AgentHost.agent` and `Agent.execute_turn` raise.
+            LooopyError: Same as `AgentHost.agent` and `Agent.execute_turn`.
         """
         says = asked.message is not None
         try:
@@ -364,7 +364,7 @@ def _key(asked: RunRequest) -> str:
 
 
 async def _names(stores: Stores, context_id: str, after: int) -> dict[int, str]:
-    """By turn, of those behind *after*, the id that the page gave the user's message."""
+    """By turn, of those after *after*, the id that the page gave the user's message."""
     names: dict[int, str] = {}
     async for record in turns_of(stores, context_id, after):
         name = _brought(record, "message_id")

@@ -77,7 +77,7 @@ class Chat:
         Raises:
             InputNotFound: An answer is for a request that was never made; `AlreadyAnswered` if it
                 was decided otherwise.
-            LooopyError: As `AgentHost.agent` and `Agent.execute_turn` raise.
+            LooopyError: Same as `AgentHost.agent` and `Agent.execute_turn`.
         """
         try:
             return await self._post(request, auth)

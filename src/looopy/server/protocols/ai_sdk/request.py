@@ -42,7 +42,7 @@ class Answer:
     Attributes:
         path: Where it stands in the body.
         request_id: Of an approval; `None`: the output of a tool that the page ran.
-        value: As `execute_turn(inputs=...)` takes it.
+        value: Same as in `execute_turn(inputs=...)`.
     """
 
     path: str

@@ -1,5 +1,5 @@
 """
-MCP over streamable HTTP: the SDK's session manager behind the door of an application.
+MCP over streamable HTTP: the SDK's session manager in an application with authentication.
 
 Clients of the 2026 protocol send requests that stand alone. Those of the 2025 protocol have a
 session in this process, which belongs to whoever opened it; the conversations are in the store, so

@@ -3,7 +3,7 @@ The attempts of one request: OpenAI's SDKs repeat a request by themselves if no 
 
 They send no key with it. A repetition has the same body, and its header `x-stainless-retry-count`
 counts. So each turn keeps the digest of the body that began it. A repetition looks for that turn
-where the first attempt put it: in its conversation, behind its previous response, or in a context
+where the first attempt put it: in its conversation, after its previous response, or in a context
 whose name begins with the digest. A request without that header is always a new one: a person may
 say "yes" twice. A response that was delivered whole is not what a repetition looks for, either.
 

@@ -7,7 +7,7 @@ for a server that runs tools itself, and asks before. A tool of the client's sid
 `function_call`, and so is any other question.
 
 The number of an event (`sequence_number`) is the same each time the response is streamed, so that a
-client continues behind the last one that it has. It counts the letters of the deltas, because the
+client continues after the last one that it has. It counts the letters of the deltas, because the
 log has no deltas: their lengths differ from stream to stream, and their sum does not.
 """
 

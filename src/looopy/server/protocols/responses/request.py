@@ -91,7 +91,7 @@ class Asked:
         message: The new message, or `None` to continue.
         inputs: Answers by the id of their request.
         context_id: The context of `conversation` or `previous_response_id`; `None`: a new one.
-        after_turn: The turn of `previous_response_id`; the new turn comes behind it.
+        after_turn: The turn of `previous_response_id`; the new turn comes after it.
         output_type: The JSON Schema of the answer, or `None`.
         brought: Those of `BRINGS` that came and are allowed.
     """
@@ -174,7 +174,7 @@ def _flag(body: Mapping[str, Any], name: str) -> bool:
 
 
 def _place(body: Mapping[str, Any]) -> tuple[str | None, int | None]:
-    """The context, and the turn that the new one comes behind."""
+    """The context, and the turn that the new one comes after."""
     given, previous = body.get("conversation"), body.get("previous_response_id")
     if given is not None and previous is not None:
         text = "conversation and previous_response_id name a conversation both: send one of them"

@@ -2,7 +2,7 @@
 The routes of the Responses API: create, retrieve, stream again, cancel, delete; and the models.
 
 A conversation is a context, and a response is one turn of it. `previous_response_id` continues the
-conversation behind that response: if others came after it, in a fork of it.
+conversation after that response: if others came after it, in a fork of it.
 """
 
 from __future__ import annotations
@@ -289,7 +289,7 @@ class _Endpoints:
     async def _context_of(
         self, asked: Asked, auth: AuthContext, attempt: Attempt
     ) -> tuple[str, TurnRecord | None]:
-        """The context of the new turn; if it is a new fork, the turn behind which it forks."""
+        """The context of the new turn; if it is a new fork, the turn after which it forks."""
         if asked.context_id is None:
             return attempt.name(), None
         if asked.after_turn is None:

@@ -158,7 +158,7 @@ def erase_steps(key: Mapping[str, Any], terms: Terms, *, blobs: bool) -> Steps[G
             return None
     if head.open_turn is not None and head.lease_live and not terms.force:
         raise busy(head.open_turn, MAY_FORCE)
-    # Nobody can add one now: a link is made under the lock of this row.
+    # No process can add one now: a link is made under the lock of this row.
     if inner := (yield Query(s.INNER_OF, key)):
         return Gone(Counter(), inner=[name for (name,) in inner])
     counts = yield from _counts(key, head)
@@ -299,7 +299,7 @@ def _redact_messages(
 def _redact_events(
     key: Mapping[str, Any], head: Head, turns: Sequence[TheirTurn], late: Sequence[LateCall]
 ) -> Steps[None]:
-    """Redact the events of these turns, and the arguments of *late* calls in those of others."""
+    """Redact the events of these turns, and the arguments of *late* calls in other turns."""
     for one in turns:
         params = {**key, "after": one.start_seq, "seq": one.end_seq, "turn": one.turn}
         for seq, kind, text in (yield Query(s.EVENTS_OF, params)):

@@ -2,7 +2,7 @@
 `ContextIndex` on SQL: pages of one index, the contexts that it lacks, and the labels of a context.
 
 A listing only reads. Contexts whose rows in the index are out of date have a mark (`UNINDEX`), and
-the listing reads these contexts themselves: those with an open turn, and those that changed since
+the listing reads these contexts themselves: all with an open turn, and all that changed since
 the index was made. Beside the listing, and at most once a second, a task brings the index up to
 date for contexts without an open turn. It waits for no other write, and may fail or be cut short:
 then the next listing reads these contexts once more.
@@ -255,7 +255,7 @@ def _walk(wanted: Listing) -> str:
 
 
 def _find(wanted: Listing, params: Mapping[str, Any]) -> Steps[_Listed]:
-    """The contexts of a listing: those of the index, and those that it lacks, of one moment."""
+    """The contexts of a listing, in the index or not, as of one moment."""
     most = wanted.limit + 1
     unindexed: list[tuple[Any, ...]] = []
     lags = False

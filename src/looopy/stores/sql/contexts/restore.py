@@ -2,10 +2,10 @@
 Whole contexts into the database: `ContextIndex.restore`.
 
 All contexts of a call are one transaction: its first statement makes the row of a context, and
-nobody else sees that row before the commit. Bytes for a blob store are put there first. If the
-process dies in between, they are orphans like those of any other write.
+no other process sees that row before the commit. Bytes for a blob store are put there first. If
+the process dies in between, they are orphans, as after any other write.
 
-Reading and checking a log takes longer than storing it, and in a file nobody else can write
+Reading and checking a log takes longer than storing it, and in a file no other process can write
 during the transaction. So its rows are made before, in a thread, and wait in a temporary file.
 """
 
@@ -43,7 +43,7 @@ from looopy.types.storable import dump
 
 _TRIES = 3
 _MUCH = 256 * 1024  # characters of rows that wait
-_AT_ONCE = 256  # rows that are read between two looks whether somebody waits for them
+_AT_ONCE = 256  # rows that are read between two checks for a waiting reader
 _Row: TypeAlias = tuple[bool, dict[str, Any]]
 Staged: TypeAlias = Mapping[tuple[str, str, int], Sequence[ArtifactPart]]
 """The parts in a blob store, by context, artifact and version."""

@@ -4,8 +4,8 @@ Searching on SQL: bring the index of words up to date, then read the messages th
 The index of a context is brought up to date in batches, each a read, work in a thread, and one
 transaction. A batch is bounded by messages and by bytes, and its thread lets the event loop run
 every few milliseconds; of several searches of one event loop, one makes words at a time. The
-transaction writes only if the context is still the one that was read, and nobody
-else has added these messages: so two searches add each message once, and a killed one leaves
+transaction writes only if the context is still the one that was read, and no other
+search has added these messages: so two searches add each message once, and a killed one leaves
 whole batches. No batch follows a clear or a delete that it has not seen, so it writes no word of a
 message that is gone.
 

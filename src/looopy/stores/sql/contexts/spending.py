@@ -50,7 +50,7 @@ class SQLSpending(SQLStore, Spending):
         accounts = {one.account for one in allowances}
         key = {
             "tenant": self.tenant,
-            "context": " ".join(sorted(accounts)),  # those that wait for the same rows
+            "context": " ".join(sorted(accounts)),  # writers that wait for the same rows
             "reservation": reservation,
             "place": place.context,
             "turn": bounded(place.turn),

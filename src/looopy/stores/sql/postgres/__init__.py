@@ -12,7 +12,7 @@ driver is handed the function that brings a schema to its head.
 - `errors`: an SQLSTATE becomes one of looopy's errors. `outcome`: did a write survive its lost
   answer?
 - `notify`: news of commits to other processes. `rls`: row-level security for the tenants.
-- `migrate`: one migration as one transaction, behind a lock.
+- `migrate`: one migration as one transaction, under a lock.
 
 Read `url`, `wire`, `pool`, `driver`, `one_statement`, `outcome`.
 """

@@ -224,7 +224,7 @@ class PostgresDriver:
             await pool.close()
 
     async def backups(self, *, remove: bool) -> Sequence[Path]:  # noqa: ARG002 - there are none
-        """None: those of a server are its owner's."""
+        """None: a server's backups belong to its owner."""
         return ()
 
     async def scrub(self) -> None:

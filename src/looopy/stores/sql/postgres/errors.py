@@ -84,7 +84,7 @@ _SENTENCES = {
 }
 _FULL = {"53100", "53400"}  # disk_full, configuration_limit_exceeded (a quota)
 # A statement is tried again only when nothing is wrong with what was asked. A full disk waits for
-# somebody to free space, which takes longer than our patience.
+# an operator to free space, which takes longer than our patience.
 _FINAL = (set(_SENTENCES) | _FULL) - _RESTARTING
 # libpq passes on a refusal to connect as text alone.
 _PHRASES = (

@@ -1,11 +1,11 @@
 """
-Bring a Postgres database to another schema: one transaction, behind a lock of its own.
+Bring a Postgres database to another schema: one transaction, under a lock of its own.
 
 Changes of tables are transactional in Postgres, so a migration that is killed leaves the database
 as it was. The lock is taken before the revision is read: of two starters one migrates, and the
 other finds the work done. It belongs to the transaction, so no connection can keep it.
 
-A change of a table waits for every transaction that has read it, and later transactions wait behind
+A change of a table waits for every transaction that has read it, and later transactions wait for
 the change. So a migration locks all tables before it changes any, and gives up after two seconds:
 the others run again, and it retries a little later. It waits patiently only for the lock that keeps
 two migrations apart, because no other transaction needs that lock.
@@ -41,8 +41,8 @@ _LOCK = 0x6C6F6F6F7079
 STANDSTILL_S = 2.0
 """How long one attempt may keep others waiting: their statements wait for 10 s."""
 PATIENCE_S = 60.0
-"""How long to try again while somebody else uses the tables."""
-_PAUSE_S = (0.5, 2.0)  # for those who waited to get on
+"""How long to try again while other sessions use the tables."""
+_PAUSE_S = (0.5, 2.0)  # lets the waiting sessions continue
 _BEHIND_ANOTHER_S = 600.0
 _IN_USE = "55P03"  # lock_not_available
 _COLLIDED = (_IN_USE, "40P01")  # deadlock_detected: ours is the transaction that was given up
@@ -85,7 +85,7 @@ async def run_online(url: PostgresURL) -> None:
 
 
 async def _carry_out(url: PostgresURL, work: Callable[[Connection], None]) -> None:
-    """Do *work*, again while somebody else uses the tables."""
+    """Do *work*, again while other sessions use the tables."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
@@ -120,7 +120,7 @@ async def _try(url: PostgresURL, work: Callable[[Connection], None]) -> None:
 
 
 async def _in_use(url: PostgresURL) -> Trouble:
-    """The refusal to wait longer for the tables, with those who use them."""
+    """The refusal to wait longer for the tables, with the sessions that use them."""
     pool = Pool(url)
     try:
         pids = [str(pid) for (pid,) in await ask_once(pool, _USERS, url)]
@@ -145,7 +145,7 @@ def _make_engine(url: PostgresURL) -> AsyncEngine:
         arguments["autocommit"] = False
     elif url.pooled:
         arguments["prepared_statement_cache_size"] = 0
-        # Another client of the proxy may have left a statement of the usual name behind.
+        # Another client of the proxy may have left a statement of the usual name.
         arguments["prepared_statement_name_func"] = lambda: f"looopy_{secrets.token_hex(8)}"
     engine = create_async_engine(
         f"postgresql+{url.driver}://",
@@ -199,7 +199,7 @@ def _alone(connection: Connection) -> Iterator[None]:
                 raise
             raise Trouble(
                 None,
-                words=f"has been migrated by somebody else for {_BEHIND_ANOTHER_S:.0f} s: see who"
+                words=f"has been migrated by another process for {_BEHIND_ANOTHER_S:.0f} s: see who"
                 " holds an advisory lock in pg_locks, then try again",
             ) from None
         _wait_for_locks(connection, STANDSTILL_S)

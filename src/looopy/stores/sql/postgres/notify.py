@@ -7,8 +7,8 @@ are collected and sent together a little later, by a transaction of its own that
 the disk. No promise depends on it: every waiter also polls, and news that could not be sent go out
 with the next.
 
-There is one channel. Every process receives every change and drops those that nobody in it listens
-to, at the cost of a lookup; more channels would cost a process with many contexts a message for
+There is one channel. Every process receives every change and drops the ones without a listener in
+it, at the cost of a lookup; more channels would cost a process with many contexts a message for
 each. A name is a hash, so nothing readable leaves the tables.
 """
 
@@ -42,7 +42,7 @@ _random = random.SystemRandom()
 
 class News:
     """
-    Connects the notifier of one driver with those of the others on its database, while it is open.
+    Connects the notifiers of all drivers on a database, while it is open.
 
     Args:
         notifier: Notified of the changes of other drivers.
@@ -117,7 +117,7 @@ class News:
             while self._untold:
                 told, self._untold = self._untold, {}
                 if not await self._notify(told):
-                    # By the time a patient retry came through, everybody would have looked.
+                    # By the time a patient retry came through, every waiter would have polled.
                     self._untold = {**told, **self._untold}
                     return
                 await self._rest(_PAUSE_S)
@@ -178,7 +178,7 @@ class News:
             # Without a connection, waiters poll.
             with contextlib.suppress(Trouble):
                 async with _ear(self._url, self._answer_s) as ear:
-                    self._notifier.notify_all()  # for changes announced while nobody listened
+                    self._notifier.notify_all()  # for changes announced while there was no listener
                     pause_s = _SHORTEST_PAUSE_S
                     while True:
                         heard = await ear.receive(self._quiet_s)

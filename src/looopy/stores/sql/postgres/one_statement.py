@@ -145,7 +145,7 @@ def _symbols(fence: str) -> tuple[_Symbol, ...]:
 
 @cache
 def _own(sql: str, part: int) -> tuple[tuple[str, str], ...]:
-    """The parameters of a part that are not those of all, and their names in the whole."""
+    """The parameters that only a part has, and their names in the whole."""
     names = dict.fromkeys(_NAME.findall(sql))
     return tuple((name, _numbered(name, part)) for name in names if name not in _SHARED)
 

@@ -2,7 +2,7 @@
 Finds out if a write happened whose connection broke before its answer arrived.
 
 A write of several statements is a transaction with a number, and the server knows the outcome of
-that number. A write of one statement is over before anybody could learn its number. It leaves a
+that number. A write of one statement is over before its number can be read. It leaves a
 mark of its own in the row of its context instead, `contexts.last_write`, and the driver reads the
 row. Two things make that certain:
 
@@ -112,7 +112,7 @@ async def fate_of_transaction(pool: Pool, place: str, mark: str, deadline: float
 # --- one statement ---
 
 _SESSION = "pid = :pid AND (EXTRACT(EPOCH FROM backend_start) * 1000000)::bigint = :since"
-# A standby knows nothing of the sessions of its primary, and may be behind it.
+# A standby knows nothing of the sessions of its primary, and may lag behind it.
 _MAY_COME = (
     "SELECT pg_is_in_recovery() OR EXISTS (SELECT 1 FROM pg_stat_activity"  # noqa: S608 - constants
     f" WHERE {_SESSION})"
@@ -234,6 +234,6 @@ def _committed(commit: Folded, facts: _Facts | None) -> tuple[Any, ...] | None:
         raise _Unknown
     ours = (closing["outcome"], closing["stop_reason"], closing["ended_at"])
     if (facts.outcome, facts.stop_reason, facts.ended_at) != ours:
-        return None  # it is still open, or somebody else has closed it
+        return None  # it is still open, or was closed elsewhere
     last_seq = facts.end_seq - closing["end_seq"].offset
     return (last_seq, facts.turn_last_position - closing["last_position"].offset, *facts.inbox)

@@ -76,7 +76,7 @@ def _set_up(settings: Mapping[str, str]) -> Query:
     statements.
 
     An administrator's own settings stay, with two exceptions: a commit must be durable, and
-    transactions of one statement must behave like those of several. A server that is set to
+    transactions of one statement must behave like transactions of several. A server that is set to
     read-only stays so, and refuses writes.
 
     If a pooler may give the session to other clients, the statement sets nothing, and its first
@@ -549,7 +549,7 @@ class Session:
         return rows
 
     async def command_alone(self, text: str) -> None:
-        """Run statements without parameters or rows that leave no transaction behind."""
+        """Run statements without parameters or rows that leave no transaction open."""
         await self._alone(self._wire.command(text, within_s=self._within()))
 
     async def _alone(self, asking: Awaitable[T]) -> T:

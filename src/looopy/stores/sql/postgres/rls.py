@@ -89,7 +89,7 @@ def secure(connection: Connection, roles: list[str]) -> None:
     """
     Turn row-level security on for every existing table of ours, and let *roles* use them.
 
-    May be run any number of times; afterwards the policies are those of this version.
+    May be run any number of times; afterwards the database has this version's policies.
 
     Raises:
         ConfigurationError: A role does not exist, or would bypass the policies.

@@ -3,7 +3,7 @@ Reads a Postgres URL: the driver, the server, and the options that are ours rath
 
 The URL means the same with both drivers. Everything that libpq knows works: a socket's folder as
 host, several hosts, `sslmode`. Options that libpq does not know are settings of the server. Our own
-options, and those that hosting services write for other libraries, are taken out of the URL. It
+options, and options that hosting services write for other libraries, leave the URL. It
 holds a password, so it is never shown: errors name the server by `place`.
 """
 
@@ -193,7 +193,7 @@ _TRUTH = {"true": True, "1": True, "false": False, "0": False}
 
 def _driver(scheme: str, asked: dict[str, str]) -> str:
     """
-    The driver that keeps the options of a URL, which loses those that it keeps anyway.
+    The driver that supports the options of a URL, which loses the ones that hold anyway.
 
     A URL that names no driver and wants something of libpq alone (Neon's `channel_binding=require`)
     is psycopg's: to drop what the URL requires would be less safe than it looks.
@@ -215,7 +215,7 @@ def _driver(scheme: str, asked: dict[str, str]) -> str:
 
 
 def _translate(asked: dict[str, str]) -> None:
-    """Put our options, libpq's and the server's in place of those of other libraries."""
+    """Replace the options of other libraries by ours, libpq's and the server's."""
     for mark in _MARKS:
         asked.pop(mark, None)
     pgbouncer = asked.pop("pgbouncer", "false")  # Prisma

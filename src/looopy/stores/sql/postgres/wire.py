@@ -141,7 +141,7 @@ class Wire:
 
     async def fetch(self, query: Query, *, write: bool, within_s: float | None = None) -> Rows:
         """
-        Run one statement and return its rows, each with its mark behind the columns when it writes.
+        Run one statement and return its rows, each with its mark after the columns when it writes.
 
         Raises:
             Trouble: It failed.

@@ -10,7 +10,7 @@ to its head.
 - `connection`: opens a file, sets its options, and translates its errors.
 - `reserve`: keeps the space that removals need on a full disk, and `room` removes in little space.
 - `gaps`: overwrites what SQLite leaves in pages beside their rows, after something was deleted.
-- `statements`: those that differ from `stores.sql.statements`, because rows lie under a number.
+- `statements`: replacements for `stores.sql.statements`, because rows are under a number.
 - `schema`: makes an empty file's schema from `fresh.sql`, without alembic. `migrate` changes the
   schema of a file that has one, and `backups` copies the file first.
 

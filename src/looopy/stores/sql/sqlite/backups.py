@@ -1,7 +1,7 @@
 """
 The copies that migrations leave beside a SQLite file: make, find and remove them.
 
-A copy holds everything that the file held, and later deletions do not reach it. So only those who
+A copy holds everything that the file held, and later deletions do not reach it. So only users who
 may read the file can read the copy, and `backups_of` lists all copies.
 """
 

@@ -83,7 +83,7 @@ class Connection(sqlite3.Connection):
 
     def check_files(self, *, outcome_known: bool = True) -> StoreUnavailable | None:
         """
-        Compare the files that this connection has open with those that others would open.
+        Compare the files that this connection has open with the files at their paths.
 
         Args:
             outcome_known: True if certainly nothing was written.
@@ -204,7 +204,7 @@ def make_file(path: Path) -> None:
     Raises:
         StoreUnavailable: It cannot be made.
     """
-    # Nobody in this process may have it open as a database when it is closed as a plain file.
+    # It must not be open as a database in this process when it is closed as a plain file.
     with _making:
         try:
             os.close(os.open(os.path.realpath(path), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
@@ -341,8 +341,8 @@ def _code(error: sqlite3.Error) -> int:
 
 # A write beyond what the disk, the quota or the size limit of the process allows.
 _NO_SPACE = frozenset({sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE})
-# A row lies under a number of 63 bits: 31 for its context, 32 for its place in it; `statements.py`.
-_CONTEXT_IS_FULL = "has no number left in this context, which has 4 billion {}: go on in a new one"
+# A row is under a number of 63 bits: 31 for its context, 32 for its place in it; `statements.py`.
+_CONTEXT_IS_FULL = "has no number left in this context, which has 4 billion {}: begin a new one"
 _NO_NUMBER = {
     "number": "has no number left for another context: begin a new file",
     "last_position": _CONTEXT_IS_FULL.format("messages"),
@@ -351,7 +351,7 @@ _NO_NUMBER = {
 }
 _FREE_SPACE = "free some space and try again"
 _CANNOT_WRITE = "cannot be opened for writing: check the owner and permissions of it and its folder"
-_DAMAGED = "is damaged, or is no SQLite database: move it away, or put a backup in its place"
+_DAMAGED = "is damaged, or is not an SQLite database: move it away, or put a backup in its place"
 _LOCKED = "was kept locked by another process for too long: nothing was written, try again"
 _SENTENCES = {
     sqlite3.SQLITE_BUSY: _LOCKED,

@@ -123,7 +123,7 @@ class SQLiteDriver:
             writer.stop()
             raise
         self._writer, self._reader, self._pid = writer, reader, os.getpid()
-        # A forgotten close leaves no thread behind once the driver is gone.
+        # A forgotten close leaves no thread once the driver is gone.
         self._forgotten = weakref.finalize(self, _stop, (reader, writer), self._pid)
         self.notifier.noticed = writer.notice
         self.notifier.notify_all()  # for what came while this was closed
@@ -216,9 +216,8 @@ class _Worker:
     A thread that owns one connection and carries out the jobs in its queue, in order.
 
     With *notifier*, it notifies of the contexts that a job names, and of all if another process has
-    committed.
-    While anybody listens, it checks for such commits between its jobs, and whenever it was idle for
-    a while.
+    committed. While there is a listener, it checks for such commits between its jobs, and whenever
+    it was idle for a while.
     """
 
     def __init__(
@@ -236,7 +235,7 @@ class _Worker:
         self._page: int | None = None  # pages from here on may still hold some in their gaps
         self._to_tidy = False  # true if free pages, or rows that were set aside, come first
         self._pieces = 0  # of the work on these
-        self._hurries = False  # true if somebody waits until none does
+        self._hurries = False  # true if a caller waits until that is done
         self._next_look = 0.0
         self._soon: asyncio.TimerHandle | None = None
         self.loop = asyncio.get_running_loop()
@@ -280,8 +279,7 @@ class _Worker:
 
     def notice(self, _key: Key, here: bool) -> None:
         """
-        Begin to check for commits of other processes when somebody listens; the thread stops by
-        itself.
+        Begin to check for commits of other processes at a listener; the thread stops by itself.
 
         Not at once: a new listener has just looked, and most turns commit before long.
         """
@@ -294,7 +292,7 @@ class _Worker:
             self.look()
 
     def look(self) -> None:
-        """Look at once whether somebody else has committed, if anybody listens."""
+        """Check at once for commits of other processes, if there is a listener."""
         self._queue.put(_Order.LOOK)
 
     async def stopped(self) -> None:
@@ -381,7 +379,7 @@ class _Worker:
 
     def _take(self, rest_s: float | None) -> tuple[list[_Job], bool]:
         """
-        All jobs that wait, none when told to stop or to look; and whether to go on.
+        All jobs that wait, none when told to stop or to look; and whether to continue.
 
         Args:
             rest_s: How long to wait for the first one; `None`: until there is one.
@@ -403,7 +401,7 @@ class _Worker:
 
     def _compare(self, connection: sqlite3.Connection) -> float | None:
         """
-        Ring for everybody if somebody else has committed, now and then while anybody listens.
+        Notify all listeners if another process has committed; checks now and then.
 
         Returns:
             How long to wait for a job before looking again; `None`: until there is one.

@@ -22,7 +22,7 @@ from looopy.stores.sql.statements import VERSION_TABLE
 
 _PAGES_AT_ONCE = 1024
 # By the type of a page: the size of its header. Other pages begin with a page number, whose first
-# byte tells them apart up to this number of pages.
+# byte distinguishes them up to this number of pages.
 _HEADERS = {2: 12, 5: 12, 10: 8, 13: 8}
 _TELLABLE = 2**25
 _LOCK_BYTE = 2**30  # the page with it holds no data

@@ -6,12 +6,12 @@ moves into the file before it is emptied. So a removal that finds the disk full 
 back, empties the log, and is tried again with few pages:
 
 - The messages, events, turns and words of a context are *set aside*: the context gets another
-  number, and a row that belongs to no tenant keeps the one that they lie under. From that commit on
-  nobody reaches them. They are deleted in steps, and the log is emptied after each.
+  number, and a row that belongs to no tenant keeps the one that they are under. From that commit on
+  no query reaches them. They are deleted in steps, and the log is emptied after each.
 - Freed pages are not overwritten, which would write each of them to the log. They leave the file:
   it is made shorter, in steps as well.
 
-A process that is killed on the way leaves a valid file, and the next one that opens it goes on.
+A process that is killed on the way leaves a valid file, and the next one that opens it continues.
 """
 
 from __future__ import annotations

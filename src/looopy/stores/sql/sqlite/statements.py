@@ -1,5 +1,5 @@
 """
-SQLite's replacements for some statements: messages, turns and events lie under one number.
+SQLite's replacements for some statements: messages, turns and events are under one number.
 
 A row that is found by `(tenant_id, context_id, position)` costs a file those ids twice, in the row
 and in its index, and a commit one more page. SQLite is neither partitioned nor sharded, so a
@@ -7,9 +7,9 @@ context has a number here. The key of its rows is that number followed by the pl
 integer, by which SQLite finds a row without an index. The facts that nearly every turn shares are
 left out as well.
 
-The words of messages lie under that number, too. A row has one word, and the places of the messages
+The words of messages are under that number, too. A row has one word, and the places of the messages
 with it among 1,024 that follow each other: `WORD_BITS` of their position. So a search reads a row
-for each word and 1,024 messages, and a delete removes rows that lie together.
+for each word and 1,024 messages, and a delete removes adjacent rows.
 
 Only these statements use the tables `looopy_message_rows`, `looopy_turn_rows`, `looopy_event_rows`
 and `looopy_word_rows`. For all other readers there are views, with the names and columns that the
@@ -41,7 +41,7 @@ def _at(place: str) -> str:
 
 
 def _given(name: str) -> str:
-    """The key of the row at a place that somebody gave, null where no row can be."""
+    """The key of the row at a given place, null where no row can be."""
     return f"CASE WHEN {name} BETWEEN 0 AND {LAST_PLACE} THEN {_at(name)} END"
 
 
@@ -50,7 +50,7 @@ def _place(key: str) -> str:
 
 
 def _after(key: str, *places: str) -> str:
-    """The keys of a context's rows behind all *places*, which may be any numbers."""
+    """The keys of a context's rows after all *places*, which may be any numbers."""
     after = f"MIN(MAX({', '.join(places or (':after',))}, 0), {LAST_PLACE})"
     return f"{key} > ({_at(after)}) AND {key} <= ({_at(str(LAST_PLACE))})"
 
@@ -67,7 +67,7 @@ def _one(place: str) -> str:
     return f"id = (SELECT {_given(place)} FROM looopy_contexts c WHERE {_OWNER})"
 
 
-# The facts of a finished turn, unless they are those of nearly every turn.
+# The facts of a finished turn, unless they are the usual ones.
 _ENDED = "CASE WHEN t.end_seq IS NOT NULL THEN COALESCE(t.{0}, '{1}') END"
 _TURN_COLUMNS = (
     f"{_place('t.id')}, t.continues, t.actor_id, t.had_auth,"

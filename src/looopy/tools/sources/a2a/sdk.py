@@ -245,7 +245,7 @@ async def converse(
         try:
             await _listen(agent, client, request, outcome, say, headers)
             await _wait(agent, client, outcome)
-            if outcome.replied:  # let the loop close the stream that the SDK leaves behind
+            if outcome.replied:  # let the loop close the stream that the SDK leaves open
                 for _ in range(_SETTLING):
                     await asyncio.sleep(0)
         except asyncio.CancelledError:

@@ -139,7 +139,7 @@ class Connection:
         from looopy.tools.sources.mcp import sdk
         from looopy.tools.sources.mcp.transports import Watch
 
-        # The clock starts here: loading the SDK is no delay of the server.
+        # The clock starts here: loading the SDK is not a delay of the server.
         self._limit = asyncio.get_running_loop().call_later(
             self.target.connect_timeout_s, self._give_up
         )

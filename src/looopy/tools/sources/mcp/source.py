@@ -216,7 +216,7 @@ class MCPTools(ServerTools):
         The content of a resource: text and images, other content as a note.
 
         Raises:
-            ToolServerError: As `list_resources`, or the server has no such resource.
+            ToolServerError: Same as `list_resources`, or the server has no such resource.
         """
         async with self.link_for(auth_context) as link:
             contents = await link.ask(lambda client: _sdk().read_resource(client, uri))
@@ -227,7 +227,7 @@ class MCPTools(ServerTools):
         The prompts of the server; empty if it has none.
 
         Raises:
-            ToolServerError: As `list_resources`.
+            ToolServerError: Same as `list_resources`.
         """
         async with self.link_for(auth_context) as link:
             found = await link.ask(lambda client: _sdk().list_prompts(client))
@@ -243,7 +243,7 @@ class MCPTools(ServerTools):
         The messages of a prompt, filled in with *arguments*.
 
         Raises:
-            ToolServerError: As `list_resources`, or the server does not accept the arguments.
+            ToolServerError: Same as `list_resources`, or the server does not accept the arguments.
         """
         async with self.link_for(auth_context) as link:
             answer = await link.ask(lambda client: _sdk().get_prompt(client, name, arguments or {}))

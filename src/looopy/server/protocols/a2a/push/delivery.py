@@ -1,7 +1,7 @@
 """
 Sends notifications: one worker for each configuration whose task is not over.
 
-A worker waits for news of its context, reads the log behind what it has sent, and sends that in
+A worker waits for news of its context, reads the log after what it has sent, and sends that in
 order. Each success is stored before the next request, so a process that takes over repeats at most
 one. While a worker sends, its name is in the configuration; other processes leave it alone until
 that process is dead, or its time is over.

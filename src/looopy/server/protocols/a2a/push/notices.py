@@ -79,7 +79,7 @@ class Notices:
         return chain is not None and await settle_dead(host, chain, auth)
 
     async def read(self, after: int) -> Page:
-        """The notifications of the next events behind *after*."""
+        """The notifications of the next events after *after*."""
         chain = await self._reader.find(self._config.first)
         if chain is None:
             return Page((), after, is_last=True, is_over=True)

@@ -90,8 +90,8 @@ class PushVerbs:
         Store a configuration, or replace the one of its id, and send from now on.
 
         Args:
-            receiver: As `checked` returned it.
-            after: Send what comes behind this `seq`. `None`: what happens from now on, and the
+            receiver: The result of `checked`.
+            after: Send what comes after this `seq`. `None`: what happens from now on, and the
                 status of a task that waits or is over.
 
         Raises:
