@@ -119,7 +119,7 @@ MUTANTS = [
         "beginning-of-base32-shown",
         "a stream shows the beginning of an encoded credential before it is known to be one",
         "looopy.auth.secret_forms:Secret.begun_in",
-        "found += [head for head in known if head.startswith((low[-1], low[-2:]))]",
+        "found += [head for head in heads if head.startswith((low[-1], low[-2:]))]",
         "pass",
         "tests/unit/auth/test_redaction.py::test_any_form_that_is_cut_into_deltas_is_found",
     ),

@@ -16,13 +16,12 @@ from __future__ import annotations
 
 import logging
 import sys
-import threading
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from operator import is_
 from typing import Any, NoReturn, TypeVar, cast
-from weakref import WeakSet
+from weakref import ref
 
 from looopy.auth.secret_forms import (
     LEAST,
@@ -416,11 +415,12 @@ class Deltas:
     is known not to.
     """
 
-    __slots__ = ("_held", "_partial", "_redactor", "_veiled")
+    __slots__ = ("_held", "_partial", "_passed", "_redactor", "_veiled")
 
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
         self._held: dict[int, str] = {}
+        self._passed: dict[int, list[str]] = {}  # what nobody saw, by block; usually all of it
         self._partial: PartialMessage | None = None  # that of the newest event
         self._veiled: PartialMessage | None = None
 
@@ -431,6 +431,8 @@ class Deltas:
             return (event,)
         delta = event.delta
         held = self._held.pop(block, "") if self._held else ""
+        if self._passed and (passed := self._passed.pop(block, None)):
+            held = redactor.split("".join(passed))[1]
         if event.type.endswith("_delta"):
             shown, rest = redactor.split(held + delta)
             if rest:
@@ -443,10 +445,19 @@ class Deltas:
         return last, ended
 
     def skip(self, event: StreamEvent) -> None:
-        """Pass over an event that nobody sees: it may begin a secret that a later one ends."""
-        held = self._held.pop(event.content_index, "") if self._held else ""
-        if event.type.endswith("_delta") and (rest := self._redactor.split(held + event.delta)[1]):
-            self._held[event.content_index] = rest
+        """
+        Pass over an event that nobody sees.
+
+        Its text may begin a secret that a later event ends. It is searched when one is shown.
+        """
+        if event.type.endswith("_delta"):
+            block = event.content_index
+            if (passed := self._passed.get(block)) is None:
+                passed = self._passed[block] = [self._held.pop(block, "")]
+            passed.append(event.delta)
+        elif event.type in _DELTA_OF:
+            self._held.pop(event.content_index, None)
+            self._passed.pop(event.content_index, None)
 
     def _changed(self, event: StreamEvent, delta: str) -> StreamEvent:
         """*event* with other text."""
@@ -517,23 +528,22 @@ def _said(error: BaseException) -> str:
 # --- the log --------------------------------------------------------------------------------------
 
 _logger = logging.getLogger("looopy")
-_live: WeakSet[Redactor] = WeakSet()
-_lock = threading.Lock()
+# Used by all threads: each step of a set is one of C. A `WeakSet` would run Python for each turn.
+_live: set[ref[Redactor]] = set()
 _RECORDS_OWN = frozenset({*logging.makeLogRecord({}).__dict__, "message", "asctime"})
 
 
 def _watch(redactor: Redactor) -> None:
     """From now on, and as long as *redactor* lives, its secrets are kept out of our log."""
-    with _lock:
-        _live.add(redactor)
-        _logger.addFilter(_redact_record)  # once, however often
+    _live.add(ref(redactor, _live.discard))
+    _logger.addFilter(_redact_record)  # once, however often
 
 
 def _redact_record(record: logging.LogRecord) -> bool:
     """Replace the secrets of the turns that run now in what our logger is about to write."""
-    with _lock:
-        redactors = list(_live)
-    for redactor in redactors:
+    for known in list(_live):
+        if (redactor := known()) is None:
+            continue
         said = record.getMessage()
         if redactor.shows(said):
             record.msg, record.args = redactor.text(said), ()

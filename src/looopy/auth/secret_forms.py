@@ -126,7 +126,7 @@ class Secret:
         else:
             self.text, self.data = secret.decode("latin-1"), secret
         self.least = len(self.text)
-        self._heads: Heads | None = None  # made for the first text
+        self._heads: Sequence[str] | None = None  # made for the first text
         self._starts = ""
         self._made: dict[int, Spelling] = {}
 
@@ -138,11 +138,11 @@ class Secret:
         """
         if self._heads is None:
             self._heads, self._starts = _heads(self.data[:3], self.text[:3])
-        known = self._heads
-        found = [*filter(low.__contains__, known)]
+        heads = self._heads
+        found = [*filter(low.__contains__, heads)]
         if at_end and low and (f" {low[-1]}" in self._starts or f" {low[-2:]}" in self._starts):
-            found += [head for head in known if head.startswith((low[-1], low[-2:]))]
-        return [self.spelling(number) for head in found for number in known[head]] if found else []
+            found += [head for head in heads if head.startswith((low[-1], low[-2:]))]
+        return [self.spelling(n) for n, head in enumerate(heads) if head in found] if found else []
 
     def spelling(self, number: int) -> Spelling:
         """One of its spellings."""
@@ -222,11 +222,11 @@ _LETTERS = re.compile("[A-Za-z0-9]+")
 _PIECES = re.compile("[A-Za-z0-9]+|[^A-Za-z0-9]")
 _HEADS = re.compile("^[A-Za-z0-9]{0,3}", re.MULTILINE)
 _BASE32 = string.ascii_lowercase + "234567"
-Heads = Mapping[str, Sequence[int]]
+_PAIRS = [one + other for one in _BASE32 for other in _BASE32]
 
 
 @lru_cache(maxsize=256)
-def _heads(data: bytes, text: str) -> tuple[Heads, str]:
+def _heads(data: bytes, text: str) -> tuple[Sequence[str], str]:
     """
     The letters and digits with which the spellings of a secret begin, at most 3 and in lower case.
 
@@ -234,26 +234,25 @@ def _heads(data: bytes, text: str) -> tuple[Heads, str]:
     begin alike.
 
     Returns:
-        The numbers of the spellings by their head, which is "" if a spelling begins with something
-        else; and all heads in one text, a space before each.
+        The head of each spelling, in the order of `_KINDS`; it is "" if a spelling begins with
+        something else. And all heads in one text, a space before each.
     """
-    # As `letters` of `_KINDS`, which takes ten times as long for so few bytes.
-    bits, digits = int.from_bytes(data, "big"), data.hex("x")
-    shifted = [(bits << skipped & 0xFFFFFF).to_bytes(3, "big") for skipped in (0, 4, 2)]
-    coded = base64.b64encode(b"".join(shifted)).decode()
-    of_base32 = [bits >> 9 - skipped for skipped in (0, 2, 4, 1, 3)]
+    # As `letters` of `_KINDS`, which takes twenty times as long for so few bytes.
+    bits, digits = int.from_bytes(data, "big"), data.hex()
+    shifted = bits << 48 | (bits << 4 & 0xFFFFFF) << 24 | bits << 2 & 0xFFFFFF
+    coded = base64.b64encode(shifted.to_bytes(9, "big")).decode()
+    of_base32 = (bits >> 9, bits >> 7, bits >> 5, bits >> 8, bits >> 6)  # as 0, 2, 4, 1, 3 bits on
+    first = digits[:2]
     begins = (
-        *(digits.replace("x", before) for before in _HEX),
-        "".join(map(str, data)),
-        *(coded[:4], coded[4:8], coded[8:]),
-        *(_BASE32[n >> 10 & 31] + _BASE32[n >> 5 & 31] + _BASE32[n & 31] for n in of_base32),
+        *(digits[:3], first + "0", first + "x", first + "u", first + "2"),
+        "".join(map(str, data))[:3],
+        *(coded[:3], coded[4:7], coded[8:11]),
+        *[_PAIRS[n >> 5 & 1023] + _BASE32[n & 31] for n in of_base32],
         text,  # at the end: it may have several lines
     )
-    heads: dict[str, list[int]] = {}
-    found = _HEADS.findall("\n".join(begins))[: len(_KINDS)]
-    for number, head in enumerate(found):
-        heads.setdefault(head.lower(), []).append(number)
-    return heads, " " + " ".join(heads)
+    # Lowered only then: there are other characters whose lower case is a letter of ASCII.
+    found = " ".join(_HEADS.findall("\n".join(begins))[: len(_KINDS)]).lower()
+    return found.split(" "), f" {found}"
 
 
 class Spelling:
