@@ -54,7 +54,7 @@ async def run_iteration(turn: Turn) -> AsyncGenerator[Out, None]:
         if turn.says:
             async for one in _say(turn):
                 yield one
-        else:  # the usual case
+        elif out.waits:
             yield out.close_group()
         if not progress.spoken and await turn.steered():  # that commit brought news
             async for one in _say(turn):

@@ -134,6 +134,11 @@ class Outgoing:
             **self._facts,
         )
 
+    @property
+    def waits(self) -> bool:
+        """True if the open group has something to commit or show."""
+        return bool(self._waiting) or self.asks
+
     def emit(self, kind: Callable[..., AgentEvent], **fields: Any) -> None:
         """Add an event to the open group."""
         self._waiting.append(self.make(kind, **fields))

@@ -18,7 +18,7 @@ from looopy.loop.outgoing import Group
 from looopy.loop.turn import run_turn
 from looopy.stores.owner import Owner
 from looopy.stores.records import Commit
-from looopy.testing import ScriptedProvider, text
+from looopy.testing import ScriptedProvider, text, tool_call
 from looopy.testing.contracts.turns import answer, begin, said
 from looopy.types.config import Hooks
 from looopy.types.context import CancelToken, TurnContext
@@ -225,6 +225,14 @@ class Relief:
         history[:-1] = [UserMessage("brief") for _ in history[:-1]]
         turn.out.warn("compacted", "made room")
         return self.helps
+
+
+async def test_turn_closes_no_group_without_events():
+    """Before the first model call nothing is left to commit."""
+    _, groups = await play(ScriptedProvider([tool_call("look"), text("ok")]))
+    assert all(group.events for group in groups)
+    kinds = [[event.type for event in group.events][-1] for group in groups]
+    assert kinds == ["message_end", "tool_execution_start", "iteration_start", "turn_end"]
 
 
 HISTORY = [UserMessage("old"), UserMessage("older")]
