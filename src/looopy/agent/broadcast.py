@@ -153,8 +153,11 @@ class Broadcast:
 
     def show(self, events: Iterable[AgentEvent]) -> None:
         """Show events in order; see `push`."""
-        for event in events:
-            self.push(event)
+        if self.watched():
+            for event in events:
+                self.push(event)
+        else:
+            self._log += [event for event in events if event.__class__ not in _PASSING]
 
     def push(self, event: AgentEvent) -> None:
         """Show an event to the subscribers and to every view."""
