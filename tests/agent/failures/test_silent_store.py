@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 from tests.agent.kit import add
-from tests.postgres import as_driver
+from tests.postgres import PSYCOPG, as_driver
 
 from looopy import Agent, Outcome
 from looopy.errors import StoreUnavailable
@@ -19,7 +19,7 @@ from looopy.testing import ScriptedProvider, text
 _BOUND_S = 45.0  # many times what any call here may take
 
 
-@pytest.fixture(params=["asyncpg", "psycopg"])
+@pytest.fixture(params=["asyncpg", PSYCOPG])
 def name(request):
     """Which driver."""
     return request.param

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from tests.agent.kit import Gate, assert_whole
 from tests.agent.sharing.test_sharing import NoRenewal, abroad, lease_is_over
+from tests.shares import split
 
 from looopy import LoopConfig, Outcome
 from looopy.errors import AgentBusy, Fenced, TurnIncomplete
@@ -15,6 +16,11 @@ from looopy.stores.owner import Owner
 from looopy.testing import SpyStores, text, tool_call
 from looopy.testing.contracts.turns import CONTEXT, begin
 from looopy.types.state import AgentStatus
+
+# Who holds a context, and who is next, is agreed on in the store alone: on Postgres in every run.
+pytestmark = pytest.mark.parametrize(
+    "backend", split(["memory", "sqlite", "asyncpg"], ["psycopg"]), indirect=True
+)
 
 SOON = LoopConfig(lease_ttl_s=0.3)
 

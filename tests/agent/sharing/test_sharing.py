@@ -10,6 +10,7 @@ from datetime import timedelta
 import pytest
 from tests.agent.kit import Gate, add, assert_whole, collect, types
 from tests.loop_time import advance
+from tests.shares import split
 
 from looopy import Agent, LoopConfig, ToolContext, open_stores, tool
 from looopy.errors import (
@@ -224,7 +225,6 @@ async def test_an_owner_that_lost_its_lease_is_fenced(make_agent, stores):
     await assert_whole(stores)
 
 
-@pytest.mark.parametrize("backend", ["memory", "sqlite", "asyncpg", "psycopg"], indirect=True)
 async def test_an_owner_that_lost_its_lease_deletes_no_artifact(make_agent, stores):
     """The artifact of who took over stays, and the tool of the stale owner hears `Fenced`."""
     entered, displaced = asyncio.Event(), asyncio.Event()
@@ -781,7 +781,7 @@ async def test_metadata_can_be_saved_after_a_conflict(make_agent, stores, known)
 
 
 @pytest.mark.parametrize("force", [False, True])
-@pytest.mark.parametrize("later", range(16))
+@pytest.mark.parametrize("later", split([0, 1, 2, 4, 8], [3, 5, 6, 7, *range(9, 16)]))
 async def test_a_turn_that_comes_during_clear_runs_after_it(make_agent, stores, force, later):
     """Whenever it comes, it sees the whole history or none, and nothing twice."""
     provider = ScriptedProvider([text("hi"), text("yes"), text("end")])

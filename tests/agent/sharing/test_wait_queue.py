@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 from tests.agent.kit import Gate, assert_whole
+from tests.shares import split
 
 from looopy import LoopConfig
 from looopy.agent import claim as claiming
@@ -16,6 +17,11 @@ from looopy.stores.records import Claim
 from looopy.testing import ScriptedProvider, text, tool_call
 from looopy.testing.faults import SpyStores
 from looopy.types.event import TurnStart
+
+# Who holds a context, and who is next, is agreed on in the store alone: on Postgres in every run.
+pytestmark = pytest.mark.parametrize(
+    "backend", split(["memory", "sqlite", "asyncpg"], ["psycopg"]), indirect=True
+)
 
 
 def echo() -> ScriptedProvider:
