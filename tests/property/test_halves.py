@@ -9,6 +9,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.shares import examples
 
 from looopy import Agent, AuthContext, tool
 from looopy.llm.accumulate import Accumulator
@@ -168,7 +169,7 @@ class Foreign:
         yield StreamEvent("done", message=message)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(20))
 @given(cut=cut(st.tuples(TEXT, LONE, TEXT, LONE).map("".join)), secret=st.booleans())
 def test_no_event_of_a_turn_has_half_a_character(cut, secret):
     """Whatever a provider of somebody else, a tool and its reports bring."""

@@ -9,8 +9,8 @@ from tests.property import many
 
 def test_a_share_of_the_long_search(capsys):
     """Histories that show something are counted, and none of their requests is refused."""
-    assert many.main(150, "a share") == 0
-    assert capsys.readouterr().out.startswith("150 histories, ")
+    assert many.main(60, "a share") == 0
+    assert capsys.readouterr().out.startswith("60 histories, ")
 
 
 def test_what_is_refused_is_told_with_its_seed(capsys, monkeypatch):

@@ -3,15 +3,16 @@
 import json
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.shares import examples
 from tests.unit.types.test_message import JSON, MESSAGES
 
 from looopy.compat.pi import AssistantMessage, CustomMessage, read_session, write_session
 from looopy.errors import ValueRefused
 from looopy.types.message import NO_COST
 
-search = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+search = settings(max_examples=examples(25))
 ANY = st.text(max_size=20)  # any at all: separators of lines and lone surrogates too
 NOTES = st.builds(
     CustomMessage,

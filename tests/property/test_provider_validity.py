@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.property.histories import MODEL, PROVIDER, damaged, result, valid
 from tests.property.strict import check_anthropic, check_openai
+from tests.shares import examples
 
 from looopy.history.tokens import estimate_tokens
 from looopy.history.window import visible
@@ -31,7 +32,7 @@ from looopy.types.message import (
     UserMessage,
 )
 
-search = settings(database=None)
+search = settings(database=None, max_examples=examples(25))
 limits = st.builds(
     LoopConfig,
     max_messages=st.none() | st.integers(1, 12),

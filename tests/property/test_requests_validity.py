@@ -17,6 +17,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tests.property.histories import CLAUDE, GPT, Maker, damaged
 from tests.property.strict import check_openai
+from tests.shares import examples
 from tests.wire import fake_openai, fake_responses
 from tests.wire.anthropic_rules import check_body
 
@@ -30,7 +31,7 @@ from looopy.types.config import LoopConfig
 from looopy.types.message import AssistantMessage, Message, ThinkingContent
 from looopy.types.request import LLMRequest, StreamOptions, ThinkingLevel, ToolSpec
 
-search = settings(database=None)
+search = settings(database=None, max_examples=examples(25))
 limits = st.builds(
     LoopConfig,
     max_messages=st.none() | st.integers(1, 12),

@@ -16,7 +16,7 @@ from looopy.stores import open_stores
 from looopy.stores import rules as names
 from looopy.testing.machines import StoresAgree
 
-RUNS = int(os.environ.get("LOOOPY_MACHINE_RUNS", "10"))
+RUNS = int(os.environ.get("LOOOPY_MACHINE_RUNS", "6"))
 
 
 def agree(url: str, runs: int, seed: int | None = None) -> None:

@@ -52,6 +52,14 @@ class Item:
     seen: dict[str, dt.date]
 
 
+_received: list[Item] = []
+
+
+@tool
+async def _take(item: Item) -> None:
+    _received.append(item)
+
+
 @given(st.lists(st.text() | st.text("aü€😀")), st.integers(1, 60))
 def test_a_limited_result_is_a_prefix_and_says_so(texts: list[str], limit: int) -> None:
     """Never more bytes than allowed besides the markers, never half a character."""
@@ -86,27 +94,17 @@ def test_any_json_value_is_shown_as_itself(value: Any) -> None:
 @given(st.from_type(Item))
 def test_what_a_type_can_say_its_schema_allows_and_its_function_receives(item: Item) -> None:
     """Schema and decoder never disagree."""
-    received: list[Item] = []
-
-    @tool
-    async def take(item: Item) -> None:
-        received.append(item)
-
+    _received.clear()
     arguments = {"item": TypeAdapter(Item).dump_python(item, mode="json")}
-    result = _call(take, arguments)
+    result = _call(_take, arguments)
     assert not result.is_error, result.text
-    assert received == [item]
+    assert _received == [item]
 
 
 @given(st.dictionaries(st.text(), JSON))
 def test_any_arguments_at_all_get_one_result(arguments: dict[str, Any]) -> None:
     """A model may send what it likes."""
-
-    @tool
-    async def take(item: Item) -> str:
-        return item.name
-
-    result = _call(take, arguments)
+    result = _call(_take, arguments)
     assert result.tool_call_id == "call"
     assert result.is_error
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.property.histories import MODEL, PROVIDER, damaged, valid
 from tests.property.test_provider_validity import search
@@ -25,7 +25,6 @@ from looopy.types.summary import find_fold, summary_message
 
 STORES = MemoryBackend().stores()  # nothing is read from it
 READERS = [("", ""), (PROVIDER, MODEL), (PROVIDER, f"{MODEL}-latest"), ("openai", "gpt")]
-longer = settings(search, max_examples=search.max_examples * 2)
 summaries = st.builds(summary_message, st.text(max_size=40), kept=st.integers(0, 12))
 logs = st.lists(damaged(turns=5) | summaries.map(lambda s: [s]), min_size=1, max_size=5).map(
     lambda parts: [message for part in parts for message in part]
@@ -47,7 +46,7 @@ def seen(view: View, config: LoopConfig, reader: tuple[str, str]) -> Any:
     return view.of(config, provider=reader[0], model=reader[1])
 
 
-@longer
+@search
 @given(logs, limits, st.sampled_from(READERS), st.data())
 def test_a_log_that_grows_is_shown_as_from_scratch(
     log: list[Message], config: LoopConfig, reader: tuple[str, str], data: Any
@@ -119,7 +118,7 @@ def test_a_history_that_was_shortened_or_replaced_is_noticed(
             history += data.draw(damaged(turns=1))
 
 
-@longer
+@search
 @given(logs, limits, st.data())
 def test_what_an_agent_knows_is_shown_as_from_scratch(
     log: list[Message], config: LoopConfig, data: Any
@@ -145,7 +144,7 @@ def test_what_an_agent_knows_is_shown_as_from_scratch(
         assert list(known.committed) == known.history
 
 
-@longer
+@search
 @given(logs, limits)
 def test_a_window_cuts_where_the_whole_would_be_cut(log: list[Message], config: LoopConfig) -> None:
     """At each message, unless it says that the whole has to be asked."""
@@ -164,7 +163,7 @@ narrow = st.builds(
 )
 
 
-@longer
+@search
 @given(
     st.lists(logs, min_size=2, max_size=4).map(lambda parts: [m for part in parts for m in part]),
     limits | narrow,
@@ -190,7 +189,7 @@ def test_who_has_read_only_the_end_cuts_at_the_same_place(
     )
 
 
-@longer
+@search
 @given(logs, st.sampled_from(READERS))
 def test_a_rendering_is_the_same_however_it_was_fed(
     log: list[Message], reader: tuple[str, str]

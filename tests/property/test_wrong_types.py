@@ -20,6 +20,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.postgres import as_driver
+from tests.shares import examples
 
 from looopy import Agent, open_stores, tool
 from looopy.errors import LooopyError, ValueRefused
@@ -49,8 +50,8 @@ from looopy.types.message_json import message_to_json
 from looopy.types.request import StreamEvent
 from looopy.types.state import Outcome
 
-RUNS = int(os.environ.get("LOOOPY_TYPE_RUNS", "100"))
-SHARE = 1 if "LOOOPY_EXAMPLES" in os.environ else 4  # each field gets one value of so many
+RUNS = examples(40)
+SHARE = 1 if "LOOOPY_EXAMPLES" in os.environ else 8  # each field gets one value of so many
 
 
 class Odd:
@@ -348,7 +349,7 @@ def test_what_goes_in_comes_out_on_every_store(url, runs):
             lambda way: st.tuples(st.just(way), st.sampled_from(WAYS[way][1]), VALUES)
         )
 
-        @settings(max_examples=max(runs, 1), deadline=None)
+        @settings(max_examples=runs)
         @given(case=cases)
         def try_it(case):
             way, (kind, field), value = case
