@@ -102,7 +102,7 @@ class Broken:
         return await self.pass_on("list_for", [])
 
 
-def make_agent(url, broken):
+def broken_agent(stores, broken):
     """An agent all of whose seams lead to *broken*."""
 
     @tool(
@@ -148,7 +148,7 @@ def make_agent(url, broken):
         "ada",
         llm_provider=model,
         tools=[Listing(), broken],
-        stores=url,
+        stores=stores,
         loop_config=LoopConfig(hooks=hooks),
         system_prompt=[
             "Be brief.",
@@ -158,9 +158,9 @@ def make_agent(url, broken):
     )
 
 
-async def one_turn(url, broken):
+async def one_turn(stores, broken):
     """Run a turn in which *broken* raises; what the awaiter, a reader and the accepted one got."""
-    agent = make_agent(url, broken)
+    agent = broken_agent(stores, broken)
     await agent.start()
     agent.subscribe(lambda _event: broken.at("subscriber"))
     stream = agent.execute_turn("go")
@@ -185,12 +185,11 @@ async def _awaited(stream):
     return await stream
 
 
-async def ends(url):
+async def ends(stores):
     """How each stored turn ended."""
-    async with open_stores(url) as stores:
-        await assert_whole(stores)
-        events = await stores.journal.events("ada")
-        return [event.outcome for event in events if isinstance(event, TurnEnd)]
+    await assert_whole(stores)
+    events = await stores.journal.events("ada")
+    return [event.outcome for event in events if isinstance(event, TurnEnd)]
 
 
 KINDS = [
@@ -201,23 +200,16 @@ KINDS = [
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seam", SEAMS)
-def test_a_turn_ends_and_those_who_wait_for_it_know(sqlite_url, seam, kind):
+async def test_a_turn_ends_and_those_who_wait_for_it_know(stores, seam, kind):
     """Failed, or completed where a default stands in; never as one that somebody cancelled."""
-    broken = Broken(seam, kind)
-
-    async def main():
-        async with asyncio.timeout(30):
-            return await one_turn(sqlite_url, broken)
-
-    accepted, events, result = asyncio.run(main())
+    accepted, events, result = await one_turn(stores, Broken(seam, kind))
     assert accepted == 1
     asked = {Outcome.INPUT_REQUIRED} if seam == "needs_approval" else set()
     assert result.outcome in {Outcome.COMPLETED, Outcome.FAILED, *asked}
     assert events[-1].outcome is result.outcome
     if result.outcome is Outcome.FAILED:
         assert isinstance(result.error, LooopyError)
-    stored = asyncio.run(ends(sqlite_url))
-    assert stored == [result.outcome, Outcome.COMPLETED]
+    assert await ends(stores) == [result.outcome, Outcome.COMPLETED]
 
 
 # A tool that calls `sys.exit()` has failed, as one that does so in a thread.
@@ -233,15 +225,20 @@ ENDING = [
 def test_who_wants_the_program_to_end_ends_the_turn_first(sqlite_url, seam, kind):
     """It is stored as over; then the exception goes on, as out of any task."""
     broken = Broken(seam, kind)
+
+    async def stored():
+        async with open_stores(sqlite_url) as stores:
+            return await ends(stores)
+
     with pytest.raises(kind):
         asyncio.run(one_turn(sqlite_url, broken))
     assert broken.met == 1
-    (end,) = asyncio.run(ends(sqlite_url))
+    (end,) = asyncio.run(stored())
     assert end in (Outcome.FAILED, Outcome.CANCELLED, Outcome.COMPLETED)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_type_of_the_output_that_raises_ends_the_turn(sqlite_url, kind):
+async def test_a_type_of_the_output_that_raises_ends_the_turn(make_agent, stores, kind):
     """A validator is called in the middle of the turn's own code, between its waits."""
     met = []
 
@@ -256,16 +253,12 @@ def test_a_type_of_the_output_that_raises_ends_the_turn(sqlite_url, kind):
                 raises(kind)
             return n
 
-    async def main():
-        model = ScriptedProvider([text('{"n": 1}')], repeat=True)
-        async with Agent("ada", llm_provider=model, stores=sqlite_url) as agent:
-            first = await agent.execute_turn("go", output_type=Answer)
-            return first, await agent.execute_turn("and now?", output_type=Answer)
-
-    first, again = asyncio.run(main())
+    agent = await make_agent(ScriptedProvider([text('{"n": 1}')], repeat=True), stores=stores)
+    first = await agent.execute_turn("go", output_type=Answer)
+    again = await agent.execute_turn("and now?", output_type=Answer)
     assert (first.outcome, again.outcome) == (Outcome.FAILED, Outcome.COMPLETED)
     assert isinstance(first.error, LooopyError)
-    assert asyncio.run(ends(sqlite_url)) == [Outcome.FAILED, Outcome.COMPLETED]
+    assert await ends(stores) == [Outcome.FAILED, Outcome.COMPLETED]
 
 
 @pytest.mark.parametrize("kind", [*KINDS, SystemExit])
