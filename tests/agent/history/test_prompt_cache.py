@@ -13,7 +13,7 @@ from looopy import Agent, LoopConfig
 from looopy.llm.openai.chat import to_body
 from looopy.testing import ScriptedProvider, text, tool_call
 
-TURNS = 100
+TURNS = 64
 SCRIPT = [  # of three turns
     text("It is so, as far as anybody knows."),
     tool_call("add", a=1, b=2),

@@ -72,8 +72,8 @@ async def talk(stores, model, turns, *, reopened=False, limit=LIMIT, context_id=
 async def test_the_limit_holds_in_the_tokens_of_the_provider(memory_stores, ratio):
     """Neither half of it is wasted nor is it exceeded, beyond the first move and the noise."""
     model = Reporting(ratio, noise=0.0)
-    await talk(memory_stores, model, range(240))
-    settled = model.reported[120:]
+    await talk(memory_stores, model, range(120))
+    settled = model.reported[60:]
     assert max(settled) <= LIMIT * 1.12
     assert max(settled) >= LIMIT * 0.8
     assert max(model.reported) <= LIMIT * 1.12

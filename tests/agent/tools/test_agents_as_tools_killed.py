@@ -139,7 +139,7 @@ def place(tmp_path, empty_database):
 
 
 ALL = [(name, asks) for name in NAMES if name.startswith("B") for asks in (False, True)]
-FAST = [("B6", True), ("B9", False)]  # as a call runs, and as the turn behind it ends
+FAST = [("B6", True)]  # as a call runs
 REACHED = [name for name in NAMES if name[0] in "BR"]  # no life here saves an artifact or compacts
 
 
@@ -163,7 +163,7 @@ def test_a_call_that_is_killed_anywhere_is_gone_on_with(place, name, asks):
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("seed", split([0, 1], range(2, 8)))
+@pytest.mark.parametrize("seed", split([0], range(1, 8)))
 def test_a_call_that_is_killed_again_and_again_is_gone_on_with(place, seed):
     """Three lives in a row end somewhere; the last one does not."""
     chance = random.Random(seed)
