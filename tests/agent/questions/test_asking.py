@@ -311,8 +311,7 @@ async def test_what_is_asked_beside_a_slow_call_is_stored_at_once(make_agent, me
     @tool(parallel=True)
     async def slow() -> str:
         """Wait for the question to be safe."""
-        async with asyncio.timeout(30):
-            await stored.wait()
+        await stored.wait()
         return "safe"
 
     spy.hook = look
