@@ -83,9 +83,7 @@ async def test_an_agent_within_a_tool_cannot_stop_the_one_it_works_for(make_agen
         await inner.shutdown()
         return said
 
-    outer = await make_agent(
-        [tool_call("work"), text("outer")], tools=[work], stores=memory_stores
-    )
+    outer = await make_agent([tool_call("work"), text("outer")], tools=[work], stores=memory_stores)
     result = await outer.execute_turn("go")
     assert [m.text for m in result.messages if isinstance(m, ToolResultMessage)] == ["inner"]
 
@@ -145,9 +143,7 @@ async def waiting_agent(make_agent, stores):
         return "paid"
 
     spy = SpyStores(stores)
-    agent = await make_agent(
-        [tool_call("pay"), text("never mind")], tools=[pay], stores=spy.stores
-    )
+    agent = await make_agent([tool_call("pay"), text("never mind")], tools=[pay], stores=spy.stores)
     await agent.execute_turn("go")
     assert agent.state.status is AgentStatus.WAITING
     return agent, spy
@@ -188,9 +184,7 @@ async def test_a_turn_waits_for_an_agent_that_is_started_again(make_agent, store
 async def test_no_turn_slips_in_while_a_shutdown_ends_views(make_agent, stores):
     """Whoever viewed a turn of another process and asks again at once is refused."""
     gate = Gate()
-    there = await make_agent(
-        [tool_call("gate"), text("done")], tools=[gate.tool], stores=stores
-    )
+    there = await make_agent([tool_call("gate"), text("done")], tools=[gate.tool], stores=stores)
     running = there.execute_turn("a", idempotency_key="k")
     await gate.entered.wait()
     here = await make_agent([text("never")], stores=stores)

@@ -429,9 +429,7 @@ async def test_a_tool_may_take_longer_than_a_model(make_agent, memory_stores, li
         StepByStep([TEN, "hm", ("slow",)], ["done"]),
         tools=[slow],
         stores=memory_stores,
-        loop_config=LoopConfig(
-            retry=RetryPolicy(attempts=0), tool_timeout_s=None, **{limit: 60.0}
-        ),
+        loop_config=LoopConfig(retry=RetryPolicy(attempts=0), tool_timeout_s=None, **{limit: 60.0}),
     )
     result = await agent.execute_turn("go")
     assert (result.outcome, result.text) == (Outcome.COMPLETED, "done")

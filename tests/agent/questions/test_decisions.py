@@ -272,9 +272,7 @@ def breaks(arguments):
 async def test_a_tool_asks_in_its_own_words(make_agent, memory_stores, prompt, shown):
     """A function that fails is reported, and looopy asks in its own."""
     bank = Bank(approval_prompt=prompt)
-    agent = await make_agent(
-        [tool_call("pay", cents=9)], tools=[bank.tool], stores=memory_stores
-    )
+    agent = await make_agent([tool_call("pay", cents=9)], tools=[bank.tool], stores=memory_stores)
     events = await collect(agent.execute_turn("go"))
     [request] = agent.state.pending
     assert request.prompt == shown
@@ -418,9 +416,7 @@ async def test_an_expired_approval_of_an_inner_agent_says_so(make_agent, stores)
     """In any process: to who answers too late, to both models, and in both logs."""
     bank = Bank(approval_expires_s=1e-6)
     asks = tool_call("helper", prompt="pay")
-    agent = await make_agent(
-        [asks], tools=[banker(bank, tool_call("pay", cents=9))], stores=stores
-    )
+    agent = await make_agent([asks], tools=[banker(bank, tool_call("pay", cents=9))], stores=stores)
     [request] = (await agent.execute_turn("go")).pending
     await agent.shutdown()
     await too_late([request])
@@ -484,9 +480,7 @@ async def test_a_question_of_an_inner_tool_that_expired_ends_the_call(make_agent
     assert "asked for an approval of drop, which expired" in results(result.messages)["h"]
 
 
-async def test_an_answer_of_the_last_moment_ends_as_expired(
-    make_agent, memory_stores, monkeypatch
-):
+async def test_an_answer_of_the_last_moment_ends_as_expired(make_agent, memory_stores, monkeypatch):
     """In time for the outer turn, and too late when the inner agent reads it."""
     monkeypatch.setattr("looopy.tools.sources.agents._LEAST_S", 3600)
     bank = Bank(approval_expires_s=1e-6)

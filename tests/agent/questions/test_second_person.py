@@ -278,9 +278,7 @@ async def test_a_damaged_record_of_the_call_lends_nobody_an_identity(make_agent,
         assert name == "1-call_1"
 
 
-async def test_a_decision_about_an_inner_agents_call_is_the_deciders_there_too(
-    make_agent, stores
-):
+async def test_a_decision_about_an_inner_agents_call_is_the_deciders_there_too(make_agent, stores):
     """The call runs as the actor of the outer turn; both logs name who decided."""
     office = Office()
     helper = await make_agent(
@@ -307,9 +305,7 @@ async def test_a_buffered_turn_does_not_act_for_the_approver(make_agent, memory_
     """Where nothing is stored yet, either."""
     office = Office()
     script = [tool_call("pay", cents=5), text("done")]
-    agent = await make_agent(
-        script, tools=office.tools, stores=memory_stores, auto_save=False
-    )
+    agent = await make_agent(script, tools=office.tools, stores=memory_stores, auto_save=False)
     [request] = (await agent.execute_turn("pay", ADA)).pending
     result = await agent.execute_turn(None, BOSS, inputs={request.request_id: True})
     assert (result.outcome, office.ran) == (Outcome.AUTH_REQUIRED, [])

@@ -96,9 +96,7 @@ async def test_agents_that_work_at_once_have_paths_of_their_own(make_agent, memo
 
     provider = ScriptedProvider(reply, repeat=True)
     helper = inner(provider, tools=[gate.tool]).as_tool(parallel=True)
-    agent = await make_agent(
-        [(ASKS, ASKS), ASKS, text("ok")], tools=[helper], stores=memory_stores
-    )
+    agent = await make_agent([(ASKS, ASKS), ASKS, text("ok")], tools=[helper], stores=memory_stores)
     stream = agent.execute_turn("go")
     shown = []
     async for event in stream:

@@ -241,9 +241,7 @@ async def test_an_artifact_waits_for_a_commit_of_its_turn_that_is_under_way(
         """Change an artifact while that commit is under way."""
         await committing.wait()
         change = asyncio.ensure_future(
-            context.artifacts.save("b", "text")
-            if act == "save"
-            else context.artifacts.delete("a")
+            context.artifacts.save("b", "text") if act == "save" else context.artifacts.delete("a")
         )
         for _ in range(20):
             await asyncio.sleep(0)

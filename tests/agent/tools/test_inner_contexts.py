@@ -81,9 +81,7 @@ async def test_a_fork_asks_an_agent_of_its_own(make_agent, memory_stores):
     (context_id,) = await inner(memory_stores, "ada")
     await agent.fork("eve")
     asks = helping([tool_call("pay", n=8)], till)
-    fork = await make_agent(
-        [text("ok")], tools=[asks, add], stores=memory_stores, context_id="eve"
-    )
+    fork = await make_agent([text("ok")], tools=[asks, add], stores=memory_stores, context_id="eve")
     assert (await fork.execute_turn(None, ADA)).outcome is Outcome.INPUT_REQUIRED
     assert [one.args for one in fork.state.pending] == [{"n": 8}]
     assert len(await inner(memory_stores, "eve")) == 1

@@ -42,9 +42,7 @@ async def test_a_turn_is_cancelled_while_its_bucket_is_silent(tmp_path: Path, au
     url = f"sqlite:///{tmp_path / 'a.db'}"
     model = ScriptedProvider([tool_call("report"), tool_call("report"), text("ok")])
     async with open_stores(url, blobs=blobs) as stores:
-        agent = Agent(
-            "ada", llm_provider=model, tools=[report], stores=stores, auto_save=auto_save
-        )
+        agent = Agent("ada", llm_provider=model, tools=[report], stores=stores, auto_save=auto_save)
         async with agent:
             turn = agent.execute_turn("a")
             await blobs.asked.wait()

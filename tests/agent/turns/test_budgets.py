@@ -140,9 +140,7 @@ class Changing(ScriptedProvider):
         """As scripted, with a bill or without."""
         async for event in super().stream(request, options):
             if event.type == "done":
-                usage = Usage(
-                    input=4, output=6, total_tokens=self.tokens, cost=self.costs.pop(0)
-                )
+                usage = Usage(input=4, output=6, total_tokens=self.tokens, cost=self.costs.pop(0))
                 yield replace(event, message=replace(event.message, usage=usage))
             else:
                 yield event

@@ -271,9 +271,7 @@ async def test_a_save_that_failed_half_way_is_carried_on(make_agent, stores, ove
 
 
 @pytest.mark.parametrize("many", [2, 3])
-async def test_nobody_comes_between_turns_that_are_saved_together(
-    make_agent, memory_stores, many
-):
+async def test_nobody_comes_between_turns_that_are_saved_together(make_agent, memory_stores, many):
     """Somebody begins to wait while the first of them is stored: all of them are."""
     spy = SpyStores(memory_stores)
     agent = await make_agent(echo(), stores=spy.stores, auto_save=False)

@@ -469,9 +469,7 @@ async def test_a_tool_that_will_not_stop_is_left_behind(make_agent, memory_store
 async def test_the_turn_ends_at_its_deadline(make_agent, memory_stores):
     """A turn that takes too long fails as `deadline`, keeping what happened."""
     model = Silent()
-    agent = await make_agent(
-        model, stores=memory_stores, loop_config=LoopConfig(turn_timeout_s=60)
-    )
+    agent = await make_agent(model, stores=memory_stores, loop_config=LoopConfig(turn_timeout_s=60))
     events = []
     async for event in agent.execute_turn("go"):
         events.append(event)
