@@ -1,4 +1,4 @@
-"""pi's `Agent`: the rows P57-P66, P72, P80-P89, V9, V10, V20-V27 of its acceptance list."""
+"""pi's `Agent`: its state, runs, queues, listeners and errors."""
 
 import asyncio
 
@@ -34,7 +34,7 @@ async def make():
         await agent.close()
 
 
-def test_v20_p80_an_agent_begins_with_nothing():
+def test_an_agent_begins_with_nothing():
     """Each field of the state has its default."""
     state = pi.Agent().state
     assert (state.system_prompt, state.tools, state.messages) == ("", [], [])
@@ -42,7 +42,7 @@ def test_v20_p80_an_agent_begins_with_nothing():
     assert (state.pending_tool_calls, state.error) == (set(), None)
 
 
-def test_v20_values_that_were_given_are_honoured():
+def test_values_that_were_given_are_honoured():
     """Lists are copied."""
     tools, messages = [greet], [pi.UserMessage("a")]
     agent = pi.Agent(
@@ -61,7 +61,7 @@ def test_v20_values_that_were_given_are_honoured():
     assert (agent.session_id, agent.messages, agent.is_streaming) == ("s", state.messages, False)
 
 
-async def test_v21_p86_subscribing_and_changing_tells_nobody(make):
+async def test_subscribing_and_changing_tells_nobody(make):
     """A run does; who unsubscribed hears no more, the others everything."""
     agent = make([text("a"), text("b")])
     gone = []
@@ -82,7 +82,7 @@ async def test_v21_p86_subscribing_and_changing_tells_nobody(make):
     assert first[:count] == gone
 
 
-async def test_k38_k39_a_listener_may_fail_or_leave_while_it_is_told(make):
+async def test_a_listener_may_fail_or_leave_while_it_is_told(make):
     """The others hear everything, and the run goes on."""
     agent = make([text("a")])
     agent.subscribe(lambda _: 1 / 0)
@@ -95,7 +95,7 @@ async def test_k38_k39_a_listener_may_fail_or_leave_while_it_is_told(make):
         agent.subscribe(agent.prompt)
 
 
-async def test_v22_p86_the_setters_change_what_the_next_run_uses(make):
+async def test_the_setters_change_what_the_next_run_uses(make):
     """Model, prompt, tools, thinking level; messages are copied, added, cleared."""
     agent = make()
     model = ScriptedProvider([text("a")])
@@ -117,7 +117,7 @@ async def test_v22_p86_the_setters_change_what_the_next_run_uses(make):
     assert agent.state.messages == []
 
 
-async def test_p86_a_list_of_messages_that_was_changed_reaches_the_context(make):
+async def test_a_list_of_messages_that_was_changed_reaches_the_context(make):
     """Appended to, it is appended; otherwise what was said is hidden, and the list stands."""
     agent = make([text("a"), text("b"), text("c")])
     await agent.prompt("one")
@@ -131,7 +131,7 @@ async def test_p86_a_list_of_messages_that_was_changed_reaches_the_context(make)
     assert [m.text for m in agent.state.messages] == ["two", "b", "three", "c"]
 
 
-async def test_v9_what_was_said_is_remembered(make):
+async def test_what_was_said_is_remembered(make):
     """Two messages after one prompt, four after two."""
     model = ScriptedProvider([text("a"), text("b")])
     agent = make(model)
@@ -142,7 +142,7 @@ async def test_v9_what_was_said_is_remembered(make):
     assert [m.text for m in model.requests[1].messages] == ["one", "a", "two"]
 
 
-async def test_p66_a_prompt_is_text_with_images_a_message_or_several(make):
+async def test_a_prompt_is_text_with_images_a_message_or_several(make):
     """Each is announced, the last too."""
     model = ScriptedProvider([text("a")], repeat=True)
     agent = make(model)
@@ -169,7 +169,7 @@ async def test_p66_a_prompt_is_text_with_images_a_message_or_several(make):
         await agent.prompt([])
 
 
-async def test_p66_a_prompt_may_end_in_any_message(make):
+async def test_a_prompt_may_end_in_any_message(make):
     """A tool's result, for one: the model is asked about it."""
     call = pi.AssistantMessage([pi.ToolCall("c", "greet", {"name": "x"})], stop_reason="toolUse")
     result = pi.ToolResultMessage(tool_call_id="c", tool_name="greet", content="Hello x!")
@@ -180,7 +180,7 @@ async def test_p66_a_prompt_may_end_in_any_message(make):
     assert agent.state.messages[-1].text == "seen"
 
 
-async def test_v23_p58_queues_leave_the_messages_alone(make):
+async def test_queues_leave_the_messages_alone(make):
     """They are filled, asked and emptied at once, idle or not."""
     agent = make()
     for _ in range(2):
@@ -197,7 +197,7 @@ async def test_v23_p58_queues_leave_the_messages_alone(make):
     assert not agent.has_queued_messages()
 
 
-async def test_v23_p65_reset_forgets_what_was_said_queued_and_wrong(make):
+async def test_reset_forgets_what_was_said_queued_and_wrong(make):
     """Model, prompt, tools and listeners stay."""
     model = ScriptedProvider([failure(LLMUnavailable("down")), text("a")])
     agent = make(model, system_prompt="p", tools=[greet])
@@ -217,7 +217,7 @@ async def test_v23_p65_reset_forgets_what_was_said_queued_and_wrong(make):
     assert events[-1].type == "agent_end"
 
 
-async def test_v24_p63_aborting_an_idle_agent_does_nothing(make):
+async def test_aborting_an_idle_agent_does_nothing(make):
     """Before a run, and after one."""
     agent = make([text("a")])
     agent.abort()
@@ -226,7 +226,7 @@ async def test_v24_p63_aborting_an_idle_agent_does_nothing(make):
     assert said(agent.state.messages) == [("user", "hi"), ("assistant", "a")]
 
 
-async def test_v10_an_aborted_run_leaves_an_aborted_answer(make):
+async def test_an_aborted_run_leaves_an_aborted_answer(make):
     """Its error is the one of the state; what was said is kept."""
     for words in ("so far", ""):
         model = Silence(words)
@@ -244,7 +244,7 @@ async def test_v10_an_aborted_run_leaves_an_aborted_answer(make):
         assert agent.state.stream_message is None
 
 
-async def test_v36_a_message_after_an_abort_is_answered(make):
+async def test_a_message_after_an_abort_is_answered(make):
     """The model is not shown the answer that was cut."""
     model, gate = ScriptedProvider([(text("cut"), tool_call("gate")), text("a")]), Gate()
     agent = make(model, tools=[gate])
@@ -260,7 +260,7 @@ async def test_v36_a_message_after_an_abort_is_answered(make):
     assert roles == ["user", "assistant", "toolResult", "user"]
 
 
-async def test_v25_p59_a_running_agent_takes_no_other_prompt(make):
+async def test_a_running_agent_takes_no_other_prompt(make):
     """A RuntimeError that says what to do instead; the run is not harmed."""
     gate = Gate()
     agent = make([tool_call("gate"), text("a")], tools=[gate])
@@ -275,7 +275,7 @@ async def test_v25_p59_a_running_agent_takes_no_other_prompt(make):
     assert agent.state.messages[-1].text == "a"
 
 
-async def test_p60_v26_continue_says_what_is_queued_behind_an_answer(make):
+async def test_continue_says_what_is_queued_behind_an_answer(make):
     """Nothing was said, or an answer stands and nothing is queued: a ValueError."""
     agent = make([text("a"), text("b")])
     with pytest.raises(ValueError, match="no messages"):
@@ -289,7 +289,7 @@ async def test_p60_v26_continue_says_what_is_queued_behind_an_answer(make):
     assert not agent.has_queued_messages()
 
 
-async def test_p57_p61_v26_two_steers_are_two_rounds(make):
+async def test_two_steers_are_two_rounds(make):
     """One at a time, by default."""
     model = ScriptedProvider([text("a"), text("b"), text("c")])
     agent = make(model)
@@ -302,7 +302,7 @@ async def test_p57_p61_v26_two_steers_are_two_rounds(make):
     assert len(model.requests) == 3
 
 
-async def test_p57_each_queue_has_a_mode_of_its_own(make):
+async def test_each_queue_has_a_mode_of_its_own(make):
     """Steering all at once, follow-ups one by one; or the other way round."""
     for modes, calls in (({"steering_mode": "all"}, 3), ({"follow_up_mode": "all"}, 3)):
         model = ScriptedProvider([text("a")], repeat=True)
@@ -340,7 +340,7 @@ async def test_what_is_queued_is_stored_in_its_order():
     assert stored == ["one", "two"]
 
 
-async def test_p57_all_queued_messages_may_be_said_at_once(make):
+async def test_all_queued_messages_may_be_said_at_once(make):
     """With the mode `all`."""
     model = ScriptedProvider([text("a"), text("b")])
     agent = make(model, steering_mode="all", follow_up_mode="all")
@@ -353,7 +353,7 @@ async def test_p57_all_queued_messages_may_be_said_at_once(make):
         pi.Agent(follow_up_mode="some")
 
 
-async def test_p56_a_follow_up_waits_for_the_answer_and_steering_does_not(make):
+async def test_a_follow_up_waits_for_the_answer_and_steering_does_not(make):
     """Both are queued while a tool runs."""
     gate = Gate()
     model = ScriptedProvider([tool_call("gate"), text("a"), text("b")])
@@ -368,7 +368,7 @@ async def test_p56_a_follow_up_waits_for_the_answer_and_steering_does_not(make):
     assert not agent.has_queued_messages()
 
 
-async def test_p63_k31_queues_outlive_an_abort(make):
+async def test_queues_outlive_an_abort(make):
     """They are said by the next run, once it has answered what was left."""
     gate = Gate()
     agent = make([tool_call("gate"), text("a"), text("b")], tools=[gate])
@@ -382,7 +382,7 @@ async def test_p63_k31_queues_outlive_an_abort(make):
     assert [m.text for m in agent.state.messages[-3:]] == ["a", "later", "b"]
 
 
-async def test_p64_waiting_for_an_idle_agent_returns_at_once_or_when_the_run_ends(make):
+async def test_waiting_for_an_idle_agent_returns_at_once_or_when_the_run_ends(make):
     """It looks at the state, not for an event."""
     gate = Gate()
     agent = make([tool_call("gate"), text("a")], tools=[gate])
@@ -398,7 +398,7 @@ async def test_p64_waiting_for_an_idle_agent_returns_at_once_or_when_the_run_end
     await run
 
 
-async def test_p72_an_answer_is_in_the_state_before_its_tools_run(make):
+async def test_an_answer_is_in_the_state_before_its_tools_run(make):
     """As with pi's own agent."""
     seen = []
 
@@ -413,7 +413,7 @@ async def test_p72_an_answer_is_in_the_state_before_its_tools_run(make):
     assert agent.state.pending_tool_calls == set()
 
 
-async def test_p81_p82_the_state_knows_before_a_listener_does(make):
+async def test_the_state_knows_before_a_listener_does(make):
     """Messages, the answer that grows, calls that run, the error."""
     agent, seen = make([(text("abcd"), tool_call("greet", name="x")), text("b")], tools=[greet]), []
 
@@ -442,7 +442,7 @@ async def test_p81_p82_the_state_knows_before_a_listener_does(make):
     ]
 
 
-async def test_p83_p37_a_failed_answer_is_the_error_of_the_state(make):
+async def test_a_failed_answer_is_the_error_of_the_state(make):
     """ContextView when its turn ends; the next run forgets it."""
     agent, seen = make([failure(LLMUnavailable("down")), text("a")]), []
     agent.subscribe(lambda e: e.type == "turn_end" and seen.append(agent.state.error))
@@ -453,7 +453,7 @@ async def test_p83_p37_a_failed_answer_is_the_error_of_the_state(make):
     assert (agent.state.error, agent.state.messages[-1].text) == (None, "a")
 
 
-async def test_p84_p85_a_store_that_is_lost_ends_the_run_all_the_same(make, monkeypatch):
+async def test_a_store_that_is_lost_ends_the_run_all_the_same(make, monkeypatch):
     """With an empty answer that says so; nothing stays on."""
     agent = make([(text("I look."), tool_call("greet", name="x"))], tools=[greet])
     await agent.load()
@@ -473,7 +473,7 @@ async def test_p84_p85_a_store_that_is_lost_ends_the_run_all_the_same(make, monk
     assert state.pending_tool_calls == set()
 
 
-async def test_p84_what_keeps_a_run_from_beginning_is_raised(make):
+async def test_what_keeps_a_run_from_beginning_is_raised(make):
     """Nothing was announced, nothing is on, and the next run is as ever."""
     agent = make([text("a")])
     events, model = heard(agent), agent.state.model
@@ -498,7 +498,7 @@ async def test_what_was_stored_ahead_of_a_run_that_did_not_begin_is_in_the_state
     assert said(agent.state.messages) == said(await agent.looopy.get_messages())
 
 
-async def test_p85_who_waits_may_go_away(make):
+async def test_who_waits_may_go_away(make):
     """The run goes on: `abort()` stops it, not a waiter that is cancelled."""
     gate = Gate()
     agent = make([tool_call("gate"), text("a")], tools=[gate])
@@ -513,7 +513,7 @@ async def test_p85_who_waits_may_go_away(make):
     assert (agent.state.messages[-1].text, agent.state.is_streaming) == ("a", False)
 
 
-async def test_p87_v27_the_session_goes_to_the_model_with_every_call(make):
+async def test_the_session_goes_to_the_model_with_every_call(make):
     """It may change between prompts; without one, it is the context."""
     model = ScriptedProvider([text("a")], repeat=True)
     agent = make(model, session_id="one")
@@ -525,7 +525,7 @@ async def test_p87_v27_the_session_goes_to_the_model_with_every_call(make):
     assert [o.session_id for o in model.options] == ["one", "two", agent.context_id]
 
 
-async def test_v27_p89_budgets_and_the_longest_delay_can_be_set(make):
+async def test_budgets_and_the_longest_delay_can_be_set(make):
     """A longer delay that a server asks for fails at once; 0 takes any."""
     model = ScriptedProvider([failure(RateLimited("wait", retry_after_s=0.002)), text("a")])
     agent = make(model, thinking_budgets={"high": 9}, max_retry_delay_ms=1)
@@ -548,7 +548,7 @@ def pi_retrying():
     return LoopConfig(retry=RetryPolicy(attempts=1, base_s=0))
 
 
-async def test_p6_p74_a_failing_tool_fails_no_run(make):
+async def test_a_failing_tool_fails_no_run(make):
     """The model hears of it, and the state has no error."""
     agent = make([tool_call("boom"), text("a")], tools=[boom])
     await agent.prompt("hi")

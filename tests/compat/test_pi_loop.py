@@ -1,4 +1,4 @@
-"""pi's loop functions: the rows P20-P56, P67-P74, V1-V8 of its acceptance list."""
+"""pi's loop functions: their events, steering, tools, hooks and aborts."""
 
 import asyncio
 
@@ -32,14 +32,14 @@ def _once(*batches):
     return lambda: left.pop(0) if left else []
 
 
-async def test_v1_p30_p36_a_text_answer_is_two_messages_and_its_events_in_order():
+async def test_a_text_answer_is_two_messages_and_its_events_in_order():
     """The prompt is announced first, the end has all that was added."""
     events = await collect(_loop("hi", ScriptedProvider([text("hello")])))
     assert names(events) == PLAIN
     assert said(events[-1].messages) == [("user", "hi"), ("assistant", "hello")]
 
 
-async def test_p20_the_list_that_was_given_stays_as_it_was():
+async def test_the_list_that_was_given_stays_as_it_was():
     """The loop keeps nothing: what it adds is in `agent_end`."""
     before = [pi.UserMessage("a"), pi.AssistantMessage("b")]
     model = ScriptedProvider([text("d")])
@@ -54,13 +54,13 @@ async def test_p20_the_list_that_was_given_stays_as_it_was():
     ("messages", "why"),
     [([], "no messages"), ([pi.UserMessage("a"), pi.AssistantMessage("b")], "assistant message")],
 )
-def test_p21_p24_v7_continue_refuses_at_the_call(messages, why):
+def test_continue_refuses_at_the_call(messages, why):
     """A ValueError, as in pi, before anything is iterated."""
     with pytest.raises(ValueError, match=f"Cannot continue.*{why}"):
         pi.agent_loop_continue(messages=messages, config=config(ScriptedProvider([])))
 
 
-async def test_p22_v7_continue_says_nothing_of_what_was_there():
+async def test_continue_says_nothing_of_what_was_there():
     """From a user's message: one new answer, and one `message_end`."""
     events = await collect(
         pi.agent_loop_continue(
@@ -71,7 +71,7 @@ async def test_p22_v7_continue_says_nothing_of_what_was_there():
     assert said(events[-1].messages) == [("assistant", "b")]
 
 
-async def test_v7_continue_answers_a_tool_result():
+async def test_continue_answers_a_tool_result():
     """As after a crash between tool and model."""
     history = [
         pi.UserMessage("a"),
@@ -84,7 +84,7 @@ async def test_v7_continue_answers_a_tool_result():
     assert model.requests[0].messages[-1].text == "Hello x!"
 
 
-async def test_p23_v7_a_custom_tail_is_the_callers_to_convert():
+async def test_a_custom_tail_is_the_callers_to_convert():
     """With a converter that makes something of it."""
     model = ScriptedProvider([text("seen")])
     events = await collect(
@@ -98,7 +98,7 @@ async def test_p23_v7_a_custom_tail_is_the_callers_to_convert():
     assert said(events[-1].messages) == [("assistant", "seen")]
 
 
-async def test_p25_options_reach_the_model():
+async def test_options_reach_the_model():
     """Temperature, limit, reasoning, session, key, headers and budgets."""
     model = ScriptedProvider([text("a")])
     options = {
@@ -117,7 +117,7 @@ async def test_p25_options_reach_the_model():
     assert sent.thinking_budgets == {"high": 7}
 
 
-async def test_p30_p35_p38_each_round_is_a_turn_with_its_results():
+async def test_each_round_is_a_turn_with_its_results():
     """The second begins anew; results stand in the history before their turn ends."""
     model = ScriptedProvider([tool_call("greet", name="Ada"), text("done")])
     events = await collect(_loop("go", model, tools=[greet]))
@@ -145,7 +145,7 @@ async def test_p30_p35_p38_each_round_is_a_turn_with_its_results():
     assert list(second.tool_results) == []
 
 
-async def test_p39_there_are_ten_kinds_of_events():
+async def test_there_are_ten_kinds_of_events():
     """Whatever our own say besides: usage, warnings, status."""
     model = ScriptedProvider([failure(RateLimited), tool_call("greet", name="a"), text("b")])
     options = {"loop": pi_config_with_retry()}
@@ -172,7 +172,7 @@ def pi_config_with_retry():
     return LoopConfig(retry=RetryPolicy(base_s=0))
 
 
-async def test_p31_p50_p53_steering_waits_behind_the_prompt():
+async def test_steering_waits_behind_the_prompt():
     """What is queued at the start is said in the first turn, before the model is asked."""
     model = ScriptedProvider([text("b")])
     steer = _once([pi.UserMessage("also")])
@@ -182,7 +182,7 @@ async def test_p31_p50_p53_steering_waits_behind_the_prompt():
     assert names(events)[:7] == [*PLAIN[:4], *PLAIN[2:4], "message_start assistant"]
 
 
-async def test_p32_p40_v11_updates_carry_the_message_so_far_and_what_the_provider_said():
+async def test_updates_carry_the_message_so_far_and_what_the_provider_said():
     """All nine kinds of pieces, text growing."""
     model = ScriptedProvider(
         [(text("abcd"), tool_call("greet", name="x")), text("")], chunk_chars=2
@@ -212,7 +212,7 @@ class _Bare:
             yield event
 
 
-async def test_p33_an_answer_without_a_start_is_announced_all_the_same():
+async def test_an_answer_without_a_start_is_announced_all_the_same():
     """Start and end, of the final message."""
     model = _Bare(StreamEvent("done", message=pi.AssistantMessage("at once")))
     events = await collect(_loop("go", model))
@@ -220,7 +220,7 @@ async def test_p33_an_answer_without_a_start_is_announced_all_the_same():
     assert events[-2].message.text == "at once"
 
 
-async def test_p37_p41_a_failed_call_ends_the_run_without_tools_or_follow_ups():
+async def test_a_failed_call_ends_the_run_without_tools_or_follow_ups():
     """Its message says why; nothing is raised."""
     asked = []
     model = ScriptedProvider([failure(LLMUnavailable("down"))])
@@ -235,7 +235,7 @@ async def test_p37_p41_a_failed_call_ends_the_run_without_tools_or_follow_ups():
     assert events[-1].messages[-1] == end.message
 
 
-async def test_p42_a_stream_that_only_stops_is_a_failed_call():
+async def test_a_stream_that_only_stops_is_a_failed_call():
     """Neither `done` nor `error` came."""
     events = await collect(_loop("go", _Bare(StreamEvent("start"))))
     assert names(events) == PLAIN
@@ -243,7 +243,7 @@ async def test_p42_a_stream_that_only_stops_is_a_failed_call():
     assert "without an answer" in events[-2].message.error_message
 
 
-async def test_v2_p68_v8_the_model_is_shown_no_custom_roles():
+async def test_the_model_is_shown_no_custom_roles():
     """By default; a converter of one's own decides otherwise, async too."""
     history = [pi.CustomMessage("note", "n")]
     model = ScriptedProvider([text("a")], repeat=True)
@@ -262,7 +262,7 @@ async def test_v2_p68_v8_the_model_is_shown_no_custom_roles():
     assert said(model.requests[1].messages) == [("user", "b")]
 
 
-async def test_v3_p67_the_context_is_transformed_before_it_is_converted():
+async def test_the_context_is_transformed_before_it_is_converted():
     """For this call alone: the messages that were said stay."""
     order, model = [], ScriptedProvider([text("e")])
     controller = pi.AbortController()
@@ -291,7 +291,7 @@ async def test_v3_p67_the_context_is_transformed_before_it_is_converted():
     assert said(events[-1].messages) == [("user", "d"), ("assistant", "e")]
 
 
-async def test_v4_p34_a_call_runs_once_with_its_arguments():
+async def test_a_call_runs_once_with_its_arguments():
     """Start, end and result name the same call; the model answers then."""
     model = ScriptedProvider([tool_call("greet", name="Ada"), text("done")])
     events = await collect(_loop("go", model, tools=[greet]))
@@ -302,7 +302,7 @@ async def test_v4_p34_a_call_runs_once_with_its_arguments():
     assert len(model.requests) == 2
 
 
-async def test_v5_p71_parallel_tools_overlap_and_are_shown_in_order():
+async def test_parallel_tools_overlap_and_are_shown_in_order():
     """The second ends first; turn and model have them as they were called."""
     first, second = Gate("first"), Gate("second")
     model = ScriptedProvider([(tool_call("first"), tool_call("second")), text("done")])
@@ -320,7 +320,7 @@ async def test_v5_p71_parallel_tools_overlap_and_are_shown_in_order():
     assert [m.text for m in model.requests[1].messages[-2:]] == ["first through", "second through"]
 
 
-async def test_p71_tools_run_one_after_the_other_by_default():
+async def test_tools_run_one_after_the_other_by_default():
     """The second is entered when the first is through."""
     first, second = Gate("first"), Gate("second")
     model = ScriptedProvider([(tool_call("first"), tool_call("second")), text("done")])
@@ -333,7 +333,7 @@ async def test_p71_tools_run_one_after_the_other_by_default():
     await run
 
 
-async def test_v6_p51_p52_steering_skips_what_has_not_started():
+async def test_steering_skips_what_has_not_started():
     """Each skipped call has its start, its end and its result; then the model hears the user."""
     ran = []
 
@@ -362,7 +362,7 @@ async def test_v6_p51_p52_steering_skips_what_has_not_started():
     assert roles == ["user", "assistant", "toolResult", "toolResult", "user", "assistant"]
 
 
-async def test_p54_parallel_calls_are_skipped_before_they_are_launched_and_not_after():
+async def test_parallel_calls_are_skipped_before_they_are_launched_and_not_after():
     """Steering that comes while they run waits until they are through."""
     first, second = Gate("first"), Gate("second")
     waiting = []
@@ -387,7 +387,7 @@ async def test_p54_parallel_calls_are_skipped_before_they_are_launched_and_not_a
     assert [m.text for m in events[-1].messages[-2:]] == ["now", "ok"]
 
 
-async def test_p55_the_calls_may_run_before_steering_is_heard():
+async def test_the_calls_may_run_before_steering_is_heard():
     """As pi does since 0.58, with `steering="after_batch"`."""
     from looopy import LoopConfig
 
@@ -408,7 +408,7 @@ async def test_p55_the_calls_may_run_before_steering_is_heard():
     assert [m.text for m in events[-1].messages[-2:]] == ["now", "ok"]
 
 
-async def test_p56_follow_ups_are_asked_for_where_the_run_would_end():
+async def test_follow_ups_are_asked_for_where_the_run_would_end():
     """Not while there are calls; each brings another turn."""
     asked = []
 
@@ -423,7 +423,7 @@ async def test_p56_follow_ups_are_asked_for_where_the_run_would_end():
     assert names(events)[-7:] == PLAIN[1:]
 
 
-async def test_p69_a_key_is_resolved_for_each_call():
+async def test_a_key_is_resolved_for_each_call():
     """Sync or async, by the provider's name; else the one of the configuration."""
     model, asked = ScriptedProvider([tool_call("greet", name="a"), text("b"), text("c")]), []
 
@@ -437,7 +437,7 @@ async def test_p69_a_key_is_resolved_for_each_call():
     assert [o.api_key for o in model.options] == ["key-1", "key-2", "own"]
 
 
-async def test_p70_hooks_around_a_call_may_block_it_or_change_its_result():
+async def test_hooks_around_a_call_may_block_it_or_change_its_result():
     """With a reason, or pi's words; field by field."""
     model = ScriptedProvider(
         [
@@ -480,7 +480,7 @@ async def test_p70_hooks_around_a_call_may_block_it_or_change_its_result():
     assert told == [("bad", True), ("worse", True), ("good", True)]
 
 
-async def test_p73_bad_arguments_go_back_to_the_model():
+async def test_bad_arguments_go_back_to_the_model():
     """The tool is not run; the text names what is wrong."""
     model = ScriptedProvider([tool_call("greet", name=7), text("sorry")])
     events = await collect(_loop("go", model, tools=[greet]))
@@ -490,7 +490,7 @@ async def test_p73_bad_arguments_go_back_to_the_model():
     assert events[-1].messages[-1].text == "sorry"
 
 
-async def test_p74_an_unknown_tool_is_an_error_result_and_the_run_goes_on():
+async def test_an_unknown_tool_is_an_error_result_and_the_run_goes_on():
     """Failing tools too."""
     model = ScriptedProvider([(tool_call("nobody"), tool_call("boom")), text("ok")])
     events = await collect(_loop("go", model, tools=[boom]))
@@ -501,7 +501,7 @@ async def test_p74_an_unknown_tool_is_an_error_result_and_the_run_goes_on():
     assert events[-1].messages[-1].text == "ok"
 
 
-async def test_v36_an_abort_keeps_what_was_said_and_ends_in_order():
+async def test_an_abort_keeps_what_was_said_and_ends_in_order():
     """In the middle of a stream, or before anything came."""
     for words in ("so far", ""):
         model, controller = Silence(words), pi.AbortController()
@@ -515,7 +515,7 @@ async def test_v36_an_abort_keeps_what_was_said_and_ends_in_order():
         assert last.error_message
 
 
-async def test_v36_a_signal_that_was_given_before_aborts_at_once():
+async def test_a_signal_that_was_given_before_aborts_at_once():
     """The prompt is said, and an empty answer."""
     controller = pi.AbortController()
     controller.abort()
@@ -525,7 +525,7 @@ async def test_v36_a_signal_that_was_given_before_aborts_at_once():
     assert (events[-1].messages[-1].stop_reason, model.requests) == ("aborted", [])
 
 
-async def test_k72_a_poller_that_fails_has_nothing_to_say():
+async def test_a_poller_that_fails_has_nothing_to_say():
     """A callback of pi's must not raise; here it does no harm."""
 
     def poll():

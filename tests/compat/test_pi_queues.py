@@ -87,7 +87,7 @@ async def test_closing_tells_what_could_not_be_stored(make, monkeypatch):
     assert await other.looopy.has_queued_messages()
 
 
-async def test_p60_r25_continue_says_what_another_process_has_queued(make):
+async def test_continue_says_what_another_process_has_queued(make):
     """Steering first, then follow-ups, one by one."""
     async with make(text("a")) as first:
         await first.prompt("hi")
@@ -101,7 +101,7 @@ async def test_p60_r25_continue_says_what_another_process_has_queued(make):
 
 
 @pytest.mark.parametrize("kind", ["message_start", "message_update", "message_end", "turn_end"])
-async def test_p56_what_a_listener_queues_at_the_end_is_said_in_the_run(make, kind):
+async def test_what_a_listener_queues_at_the_end_is_said_in_the_run(make, kind):
     """Steering before follow-ups; it stays one run, which tells all that was said."""
     agent = make(text("a"), text("b"), text("c"))
     events = heard(agent)
@@ -116,7 +116,7 @@ async def test_p56_what_a_listener_queues_at_the_end_is_said_in_the_run(make, ki
     assert spoken(agent) == [m.text for m in await agent.looopy.get_messages()]
 
 
-async def test_p56_what_is_queued_while_a_model_speaks_is_stored_before_its_answer(make):
+async def test_what_is_queued_while_a_model_speaks_is_stored_before_its_answer(make):
     """So the turn beneath goes on with it, and no second one is needed."""
     agent = make(text("a"), text("b"))
     at(agent, "message_update", lambda: agent.follow_up("later"))
@@ -125,7 +125,7 @@ async def test_p56_what_is_queued_while_a_model_speaks_is_stored_before_its_answ
     assert agent.looopy.state.turn_count == 1
 
 
-async def test_p56_what_is_queued_while_a_tool_runs_is_stored_before_its_result(make):
+async def test_what_is_queued_while_a_tool_runs_is_stored_before_its_result(make):
     """Both are, so steering comes first though it was queued last."""
     gate = Gate()
     agent = make(tool_call("gate"), text("b"), text("c"), tools=[gate])
@@ -149,7 +149,7 @@ async def test_what_is_queued_once_the_run_is_over_waits_for_the_next(make):
 
 
 @pytest.mark.parametrize("then", ["abort", "clear_all_queues"])
-async def test_p63_a_run_that_is_aborted_or_has_nothing_left_to_say_ends(make, then):
+async def test_a_run_that_is_aborted_or_has_nothing_left_to_say_ends(make, then):
     """Once; what an abort leaves stays queued."""
     agent = make(text("a"), text("b"))
     events = heard(agent)

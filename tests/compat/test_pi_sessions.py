@@ -1,4 +1,4 @@
-"""Sessions that pi has written: the row P97 of its acceptance list."""
+"""Sessions that pi has written."""
 
 import json
 
@@ -71,7 +71,7 @@ def _message(message, **fields):
     return "message", {"message": message, **fields}
 
 
-def test_p97_messages_of_pi_are_ours_field_for_field():
+def test_messages_of_pi_are_ours_field_for_field():
     """Camel case becomes ours, but not in arguments and details; pipy's keys are read as well."""
     session = pi.read_session(_file(_message(_user("hi")), _message(ANSWER), _message(RESULT)))
     user, answer, result = session.messages
@@ -89,7 +89,7 @@ def test_p97_messages_of_pi_are_ours_field_for_field():
     assert pi.read_session(_file(_message(snake))).messages[0].is_error
 
 
-def test_p97_only_the_active_branch_is_the_conversation():
+def test_only_the_active_branch_is_the_conversation():
     """It ends in the last entry; another leaf may be taken."""
     lines = _file(
         _message(_user("a")),
@@ -106,7 +106,7 @@ def test_p97_only_the_active_branch_is_the_conversation():
         pi.read_session(lines, leaf_id="e9")
 
 
-def test_p97_entries_of_every_type_are_read_and_written_again():
+def test_entries_of_every_type_are_read_and_written_again():
     """Model, thinking level, labels, name; what nobody knows is reported and kept."""
     lines = _file(
         _message(ANSWER),
@@ -131,7 +131,7 @@ def test_p97_entries_of_every_type_are_read_and_written_again():
     assert pi.read_session(_file(_message(ANSWER))).model == ("anthropic", "m")
 
 
-def test_p97_a_compacted_session_has_all_and_shows_what_is_left():
+def test_a_compacted_session_has_all_and_shows_what_is_left():
     """Nothing that was summed up is lost; pi's model sees the summary first."""
     session = pi.read_session(
         _file(
@@ -153,7 +153,7 @@ def test_p97_a_compacted_session_has_all_and_shows_what_is_left():
     assert [m.text for m in shown][-1] == "new"
 
 
-def test_p97_older_versions_are_read():
+def test_older_versions_are_read():
     """Version 1 is a list without ids, in version 2 hooks had a role of their own."""
     old = [
         json.dumps({"type": "session", "id": "s", "timestamp": "t", "cwd": ""}),
@@ -214,7 +214,7 @@ GOOD = json.dumps({"type": "message", "id": "a", "parentId": None, "message": _u
         "reason",
     ],
 )
-def test_p97_a_bad_line_is_named_with_its_number(line, path, why):
+def test_a_bad_line_is_named_with_its_number(line, path, why):
     """And the place in it; nothing of the session is given."""
     lines = [json.dumps(HEAD), "", GOOD, line]
     with pytest.raises(ValueRefused, match=why) as caught:
@@ -223,7 +223,7 @@ def test_p97_a_bad_line_is_named_with_its_number(line, path, why):
     assert str(caught.value).startswith("line 4:")
 
 
-def test_p97_a_torn_line_may_be_left_out():
+def test_a_torn_line_may_be_left_out():
     """As pi does; which ones is told."""
     session = pi.read_session([json.dumps(HEAD), GOOD, '{"type": "mess'], skip_bad_lines=True)
     assert [m.text for m in session.messages] == ["x"]
@@ -233,7 +233,7 @@ def test_p97_a_torn_line_may_be_left_out():
             pi.read_session(lines, skip_bad_lines=True)
 
 
-def test_p97_a_file_is_written_whole_or_not_at_all(tmp_path):
+def test_a_file_is_written_whole_or_not_at_all(tmp_path):
     """One that exists is not touched, unless that is asked for."""
     path = tmp_path / "s.jsonl"
     messages = [pi.UserMessage("a\u2028b", timestamp=1), pi.AssistantMessage("c", timestamp=2)]
@@ -256,7 +256,7 @@ def test_p97_a_file_is_written_whole_or_not_at_all(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["s.jsonl"]
 
 
-async def test_p97_a_session_goes_on_in_a_context_and_back(tmp_path):
+async def test_a_session_goes_on_in_a_context_and_back(tmp_path):
     """Read, appended, answered, written: pi reads what was added."""
     session = pi.read_session(_file(_message(_user("hi")), _message(ANSWER), _message(RESULT)))
     async with open_stores(f"sqlite:///{tmp_path / 'app.db'}") as stores:

@@ -1,4 +1,4 @@
-"""pi's tools, messages and abort signals: rows P1-P14, P88, V28, V29 of its acceptance list."""
+"""pi's tools, messages and abort signals."""
 
 import asyncio
 
@@ -20,7 +20,7 @@ async def _result_of(tool, **args):
     return end, events
 
 
-async def test_p1_v28_a_bare_tool_has_its_fields_and_runs_nothing():
+async def test_a_bare_tool_has_its_fields_and_runs_nothing():
     """The label is empty by default, and `execute` is for subclasses."""
     tool = pi.AgentTool(name="t", description="d", parameters=NAME)
     assert (tool.name, tool.description, tool.parameters, tool.label) == ("t", "d", NAME, "")
@@ -28,7 +28,7 @@ async def test_p1_v28_a_bare_tool_has_its_fields_and_runs_nothing():
         await tool.execute("call_1", {})
 
 
-async def test_p1_a_subclass_may_set_its_fields_as_class_attributes():
+async def test_a_subclass_may_set_its_fields_as_class_attributes():
     """As in pipy-agent, whose tools are declared so."""
 
     class Shout(pi.AgentTool):
@@ -45,7 +45,7 @@ async def test_p1_a_subclass_may_set_its_fields_as_class_attributes():
     assert end.result.content == [pi.TextContent("ADA")]
 
 
-def test_p2_v28_the_model_is_told_neither_label_nor_code():
+def test_the_model_is_told_neither_label_nor_code():
     """`to_tool` is the schema alone."""
     told = greet.to_tool()
     assert isinstance(told, pi.Tool)
@@ -54,7 +54,7 @@ def test_p2_v28_the_model_is_told_neither_label_nor_code():
     assert not hasattr(told, "execute")
 
 
-async def test_p3_v28_the_decorator_labels_a_tool_by_its_name():
+async def test_the_decorator_labels_a_tool_by_its_name():
     """Unless it is given one; the function runs as the tool."""
     other = pi.tool("other", "Do", NAME, label="Otherwise")(greet.function)
     assert (greet.label, other.label) == ("greet", "Otherwise")
@@ -62,18 +62,18 @@ async def test_p3_v28_the_decorator_labels_a_tool_by_its_name():
     assert (result.content, result.details) == ([pi.TextContent("Hello Ada!")], {"to": "Ada"})
 
 
-def test_p3_the_decorator_takes_coroutine_functions_only():
+def test_the_decorator_takes_coroutine_functions_only():
     """Said where it is decorated, not in the middle of a run."""
     with pytest.raises(InvalidTool, match="async def"):
         pi.tool("plain", "Do", NAME)(lambda *_: None)
 
 
-async def test_p4_signal_and_updates_may_be_left_out():
+async def test_signal_and_updates_may_be_left_out():
     """Called by hand, a tool needs an id and its arguments."""
     assert (await greet.execute("call_1", {"name": "Ada"})).details == {"to": "Ada"}
 
 
-async def test_p5_v28_a_result_has_blocks_for_the_model_and_details_for_programs():
+async def test_a_result_has_blocks_for_the_model_and_details_for_programs():
     """Empty by default; images are blocks too."""
     empty = pi.AgentToolResult()
     assert (list(empty.content), empty.details) == ([], None)
@@ -93,7 +93,7 @@ async def test_p5_v28_a_result_has_blocks_for_the_model_and_details_for_programs
     assert model.requests[1].messages[-1].content == (pi.ImageContent("aGk="),)
 
 
-async def test_p6_a_tool_fails_by_raising():
+async def test_a_tool_fails_by_raising():
     """The text of the exception is what the model is told."""
     from tests.compat.kit import boom
 
@@ -103,7 +103,7 @@ async def test_p6_a_tool_fails_by_raising():
     assert events[-1].type == "agent_end"
 
 
-async def test_p7_updates_are_shown_before_the_end_on_success_and_on_failure():
+async def test_updates_are_shown_before_the_end_on_success_and_on_failure():
     """Each as it was given, blocks and details."""
     half = pi.AgentToolResult([pi.TextContent("half"), pi.ImageContent("aGk=")], {"done": 0.5})
 
@@ -130,13 +130,13 @@ async def test_p7_updates_are_shown_before_the_end_on_success_and_on_failure():
         assert end.is_error == bool(args)
 
 
-def test_p8_an_application_has_messages_of_its_own():
+def test_an_application_has_messages_of_its_own():
     """Any role but the three; a message all the same."""
     note = pi.CustomMessage("artifact", "kept", {"id": 1})
     assert (note.role, note.content, note.metadata) == ("artifact", "kept", {"id": 1})
 
 
-def test_p9_messages_have_the_fields_of_pi():
+def test_messages_have_the_fields_of_pi():
     """Roles, blocks, and the rest by name."""
     user = pi.UserMessage([pi.TextContent("a"), pi.ImageContent("aGk=")], timestamp=1)
     result = pi.ToolResultMessage(
@@ -156,7 +156,7 @@ def test_p9_messages_have_the_fields_of_pi():
     assert (result.is_error, result.details, user.timestamp) == (True, [1], 1)
 
 
-def test_p10_an_answer_gives_its_text_its_thinking_and_its_calls():
+def test_an_answer_gives_its_text_its_thinking_and_its_calls():
     """Blocks of one kind, joined by newlines."""
     call = pi.ToolCall("c", "t", {})
     answer = pi.AssistantMessage(
@@ -165,7 +165,7 @@ def test_p10_an_answer_gives_its_text_its_thinking_and_its_calls():
     assert (answer.text, answer.thinking_text, answer.tool_calls) == ("a\nb", "x", [call])
 
 
-async def test_p11_off_asks_for_no_reasoning():
+async def test_off_asks_for_no_reasoning():
     """The other levels go to the model as they are."""
     model = ScriptedProvider([text("a")], repeat=True)
     for level in (None, *pi.ThinkingLevel):
@@ -181,20 +181,20 @@ async def test_p11_off_asks_for_no_reasoning():
     ]
 
 
-def test_p12_stop_reasons_have_the_values_of_pi():
+def test_stop_reasons_have_the_values_of_pi():
     """`sensitive` is pipy's."""
     values = {"stop", "length", "toolUse", "error", "aborted", "sensitive"}
     assert values <= {reason.value for reason in pi.StopReason}
 
 
-def test_p14_usage_adds_up_with_its_cost():
+def test_usage_adds_up_with_its_cost():
     """`input` leaves out what the cache served."""
     one = pi.Usage(input=1, cache_read=5, total_tokens=6, cost=pi.Cost(input=0.5, total=0.5))
     assert (one + one).cost.total == 1.0
     assert ((one + one).input, (one + one).cache_read) == (2, 10)
 
 
-def test_p88_v29_a_signal_tells_its_callbacks_once_and_in_order():
+def test_a_signal_tells_its_callbacks_once_and_in_order():
     """Again is no news; who unsubscribed hears nothing; one that fails harms no other."""
     controller, told = pi.AbortController(), []
     signal = controller.signal
@@ -208,7 +208,7 @@ def test_p88_v29_a_signal_tells_its_callbacks_once_and_in_order():
     assert (signal.aborted, told) == (True, ["first", "last"])
 
 
-def test_p88_v29_a_signal_that_was_given_tells_at_once():
+def test_a_signal_that_was_given_tells_at_once():
     """And raises where it is asked to."""
     controller, told = pi.AbortController(), []
     controller.signal.throw_if_aborted()

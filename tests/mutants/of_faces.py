@@ -17,7 +17,7 @@ MUTANTS = [
         "looopy.compat.pi.agent:Agent._begin",
         "await asyncio.shield(task)",
         "await task",
-        f"{_OF_AGENT}::test_p85_who_waits_may_go_away",
+        f"{_OF_AGENT}::test_who_waits_may_go_away",
     ),
     mutant(
         "pi-queue-not-stored-first",
@@ -26,7 +26,7 @@ MUTANTS = [
         " # with what was hidden\n"
         "        await self._queues.flush()",
         "",
-        f"{_OF_AGENT}::test_p57_p61_v26_two_steers_are_two_rounds",
+        f"{_OF_AGENT}::test_two_steers_are_two_rounds",
     ),
     mutant(
         "pi-queue-overtakes",
@@ -51,7 +51,7 @@ MUTANTS = [
         "translator.held = event\n"
         "return",
         "pass",
-        f"{_OF_QUEUES}::test_p56_what_a_listener_queues_at_the_end_is_said_in_the_run",
+        f"{_OF_QUEUES}::test_what_a_listener_queues_at_the_end_is_said_in_the_run",
     ),
     mutant(
         "pi-replaced-is-only-appended",
@@ -59,7 +59,7 @@ MUTANTS = [
         "looopy.compat.pi.state:Mirror.write",
         "await self._agent.clear()",
         "",
-        f"{_OF_AGENT}::test_p86_a_list_of_messages_that_was_changed_reaches_the_context",
+        f"{_OF_AGENT}::test_a_list_of_messages_that_was_changed_reaches_the_context",
     ),
     mutant(
         "pi-second-start-of-one-message",
@@ -68,7 +68,7 @@ MUTANTS = [
         "if self._open:  # the call is being made again\n"
         "    return",
         "",
-        f"{_OF_LOOP}::test_p39_there_are_ten_kinds_of_events",
+        f"{_OF_LOOP}::test_there_are_ten_kinds_of_events",
     ),
     mutant(
         "pi-prompts-missing-at-the-end",
@@ -76,7 +76,7 @@ MUTANTS = [
         "looopy.compat.pi.events:Translator._turn_end",
         "messages: list[AgentMessage] = [*self._said_before, *event.messages]",
         "messages: list[AgentMessage] = [*event.messages]",
-        f"{_OF_AGENT}::test_p66_a_prompt_is_text_with_images_a_message_or_several",
+        f"{_OF_AGENT}::test_a_prompt_is_text_with_images_a_message_or_several",
     ),
     mutant(
         "pi-tool-is-not-told-to-stop",
@@ -84,7 +84,7 @@ MUTANTS = [
         "looopy.compat.pi.setup:_PiTool.execute",
         "leave = context.cancel.on_cancel(controller.abort)",
         "leave = context.cancel.on_cancel(lambda: None)",
-        f"{_OF_AGENT}::test_v36_a_message_after_an_abort_is_answered",
+        f"{_OF_AGENT}::test_a_message_after_an_abort_is_answered",
     ),
     mutant(
         "pi-session-keys-of-arguments",
@@ -92,7 +92,7 @@ MUTANTS = [
         "looopy.compat.pi.wire:_renamed",
         "[_with_keys(block, rename) for block in content]",
         "list(content)",
-        f"{_OF_SESSIONS}::test_p97_messages_of_pi_are_ours_field_for_field",
+        f"{_OF_SESSIONS}::test_messages_of_pi_are_ours_field_for_field",
     ),
     mutant(
         "pi-session-parent-from-nowhere",
@@ -100,7 +100,7 @@ MUTANTS = [
         "looopy.compat.pi.sessions:_entry",
         "if parent_id is not None and parent_id not in ids:",
         "if parent_id is not None and not ids:",
-        f"{_OF_SESSIONS}::test_p97_a_bad_line_is_named_with_its_number",
+        f"{_OF_SESSIONS}::test_a_bad_line_is_named_with_its_number",
     ),
     mutant(
         "pipy-stream-left-open",
