@@ -2,8 +2,8 @@
 Agents in stores, shut down after each test, with nothing left running.
 
 Every test runs in memory. An agent behaves alike in each store that keeps the contract, so SQLite
-and Postgres are left to `nox -s long`. `sharing/` and `recovery/` take both at once, because there
-the store is what processes have in common.
+is left to `nox -s long`. `sharing/` and `recovery/`, where the store is what processes have in
+common, take SQLite at once and leave Postgres.
 """
 
 from __future__ import annotations
