@@ -21,10 +21,8 @@ import os
 import pickle
 import random
 import signal
-import subprocess
 import sys
 import tempfile
-import textwrap
 import traceback
 import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -56,6 +54,7 @@ from looopy.llm import OpenAIProvider
 from looopy.stores.bundle import Stores
 from looopy.stores.opening import open_stores
 from looopy.testing import ScriptedProvider, failure, text, tool_call
+from looopy.testing.children import fork, wait
 from looopy.testing.faults import SpyStores
 from looopy.types.config import Hooks
 from looopy.types.event import event_to_json
@@ -771,35 +770,35 @@ def _without_redactor(kind: str, count: int, seed: int) -> Tally:
         Redactor.add = kept  # type: ignore[method-assign]  # and mended
 
 
-_CHILD = """
-import asyncio, logging, sys
-from tests.campaign.leaks import canary, credentials
-from looopy import Agent, AuthContext, ToolContext, tool
-from looopy.testing import ScriptedProvider, text, tool_call
+def _hangs(log: Path) -> bool:
+    return log.exists() and b"running\n" in log.read_bytes()
 
-logging.basicConfig(level=logging.DEBUG)
 
-@tool
-async def first(context: ToolContext) -> str:
-    "Fail and say it."
-    context.report(canary({n}))
-    raise ValueError(canary({n}))
+def _says_and_hangs(n: int, url: str) -> None:
+    """Say secret *n* in an answer, a report and an error, on a stderr at DEBUG; then never end."""
+    sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115 - as long as the process
+    logging.basicConfig(level=logging.DEBUG, stream=sys.stderr, force=True)
 
-@tool(effects="idempotent")
-async def second() -> str:
-    "Never end."
-    print("running", flush=True)
-    await asyncio.Event().wait()
+    @tool
+    async def first(context: ToolContext) -> str:
+        """Fail and say it."""
+        context.report(canary(n))
+        raise ValueError(canary(n))
 
-async def main():
-    replies = [(text("I " + canary({n})), tool_call("first"), tool_call("second"))]
-    agent = Agent("ada", llm_provider=ScriptedProvider(replies), tools=[first, second],
-                  stores=sys.argv[1])
-    await agent.start()
-    await agent.execute_turn("go", AuthContext("u1", credentials=credentials()))
+    @tool(effects="idempotent")
+    async def second() -> str:
+        """Never end."""
+        os.write(1, b"running\n")
+        await asyncio.Event().wait()
+        raise AssertionError("it ended")
 
-asyncio.run(main())
-"""
+    async def main() -> None:
+        replies = [(text(f"I {canary(n)}"), tool_call("first"), tool_call("second"))]
+        provider = ScriptedProvider(replies)
+        async with Agent("ada", llm_provider=provider, tools=[first, second], stores=url) as agent:
+            await agent.execute_turn("go", AuthContext("u1", credentials=credentials()))
+
+    asyncio.run(main())
 
 
 async def _recovered(url: str, n: int, run: Run) -> None:
@@ -826,31 +825,18 @@ async def _recovered(url: str, n: int, run: Run) -> None:
 def killed(count: int, seed: int) -> Tally:
     """Runs whose process is killed in a tool, and which another goes on with."""
     tally = Tally("secrets in killed turns, sqlite")
-    root = Path(__file__).parents[2]
     for k in range(count):
         n = (seed + k) % _URL
         with tempfile.TemporaryDirectory() as name, _listening() as (records, stderr):
             folder = Path(name)
-            url = new_sqlite(folder)
-            log = folder / "stderr"
-            with log.open("wb") as err:
-                child = subprocess.Popen(
-                    [sys.executable, "-c", textwrap.dedent(_CHILD).format(n=n), url],
-                    stdout=subprocess.PIPE,
-                    stderr=err,
-                    cwd=root,
-                    text=True,
-                )
-                assert child.stdout is not None
-                said = child.stdout.readline()
-                os.kill(child.pid, signal.SIGKILL)
-                child.wait()
-                child.stdout.close()
+            url, log = new_sqlite(folder), folder / "stderr"
+            child = fork(partial(_says_and_hangs, n, url), log)
+            died = wait(child, kill_after_s=0, once=partial(_hangs, log))
             run = Run(None, "ada", random.Random(seed + k))  # type: ignore[arg-type]  # opened later
             run.seen += [
                 (f"{sink} of the dead", shown) for sink, shown in _stored("sqlite", folder)
             ]
-            if said == "running\n":
+            if died == -signal.SIGKILL:
                 asyncio.run(_recovered(url, n, run))
             run.seen += _stored("sqlite", folder)
             run.seen += [("the log", line) for line in records.lines]

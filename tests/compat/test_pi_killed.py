@@ -1,41 +1,46 @@
 """An agent with pi's names is killed in the middle of a run; another process goes on with it."""
 
+import asyncio
+import os
 import signal
-import subprocess
-import sys
 
+import pytest
 from tests.compat.kit import FAST, heard, names
 
 from looopy.compat import pi
-from looopy.testing import ScriptedProvider, text
+from looopy.testing import ScriptedProvider, text, tool_call
+from looopy.testing.children import fork, wait
 
-CHILD = """
-import asyncio, os, signal, sys
-from looopy.compat import pi
-from looopy.testing import ScriptedProvider, tool_call
-
-@pi.tool("die", "Die", {"type": "object", "properties": {}}, effects=sys.argv[2])
-async def die(tool_call_id, params, signal_, on_update):
-    await agent.follow_up("and then?")
-    os.kill(os.getpid(), signal.SIGKILL)
-
-agent = pi.Agent(ScriptedProvider([tool_call("die")]), tools=[die], stores=sys.argv[1],
-                 context_id="ada")
-asyncio.run(agent.prompt("go"))
-"""
+EMPTY = {"type": "object", "properties": {}}
 
 
-async def test_a_killed_run_goes_on_in_another_process(tmp_path):
+def die_in_a_tool(url, effects):
+    """Run an agent whose tool queues a message and kills its process."""
+
+    @pi.tool("die", "Die", EMPTY, effects=effects)
+    async def die(tool_call_id, params, signal_, on_update):
+        await agent.follow_up("and then?")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    model = ScriptedProvider([tool_call("die")])
+    agent = pi.Agent(model, tools=[die], stores=url, context_id="ada")
+    asyncio.run(agent.prompt("go"))
+
+
+@pytest.mark.parametrize(
+    ("effects", "result"), [("idempotent", "ran again"), ("external", "is unknown")]
+)
+def test_a_killed_run_goes_on_in_another_process(tmp_path, sqlite_file, effects, result):
     """What was said and queued is there; a tool that may run again does, any other does not."""
-    for effects, result in (("idempotent", "ran again"), ("external", "is unknown")):
-        url = f"sqlite:///{tmp_path / effects}.db"
-        died = subprocess.run([sys.executable, "-c", CHILD, url, effects], check=False)
-        assert died.returncode == -signal.SIGKILL
+    url = f"sqlite:///{sqlite_file}"
+    died = wait(fork(lambda: die_in_a_tool(url, effects), tmp_path / "log"))
+    assert died == -signal.SIGKILL, (tmp_path / "log").read_text()
 
-        @pi.tool("die", "Live", {"type": "object", "properties": {}}, effects=effects)
-        async def live(tool_call_id, params, signal_, on_update):
-            return pi.AgentToolResult([pi.TextContent("ran again")])
+    @pi.tool("die", "Live", EMPTY, effects=effects)
+    async def live(tool_call_id, params, signal_, on_update):
+        return pi.AgentToolResult([pi.TextContent("ran again")])
 
+    async def go_on():
         model = ScriptedProvider([text("a"), text("b")])
         agent = pi.Agent(model, tools=[live], stores=url, context_id="ada", loop_config=FAST)
         async with agent:
@@ -47,3 +52,5 @@ async def test_a_killed_run_goes_on_in_another_process(tmp_path):
             assert result in said[2]
             assert names(events)[0] == "agent_start"
             assert names(events)[-1] == "agent_end"
+
+    asyncio.run(go_on())
