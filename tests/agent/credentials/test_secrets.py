@@ -49,7 +49,7 @@ AUTH = AuthContext("u1", credentials={"token": SECRET})
 
 
 @pytest.mark.parametrize(
-    ("kind", "count", "seed"), split([("sqlite", 40, 0)], [("psycopg", 20, 40)])
+    ("kind", "count", "seed"), split([("sqlite", 20, 0)], [("sqlite", 40, 20), ("psycopg", 20, 40)])
 )
 def test_whatever_fails_no_sink_has_a_secret(kind, count, seed):
     """A share of the trial: events, results, errors, logs, stderr, the model, every stored byte."""

@@ -358,7 +358,7 @@ async def test_a_summary_outlives_what_is_let_go(memory_stores, make_agent):
     agent = await make_agent(model, stores=memory_stores, loop_config=config)
     await talk(agent, "a?", "b?")
     await agent.compact()
-    await talk(agent, *(f"q{i}" for i in range(600)))
+    await talk(agent, *(f"q{i}" for i in range(560)))
     assert len(agent._known.history) < 1100
     assert "summary" in shown(model.requests[-1])[0]
 

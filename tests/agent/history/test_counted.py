@@ -102,10 +102,10 @@ def _raises(texts):
 async def test_a_counter_that_fails_costs_no_turn(memory_stores, count):
     """It is named once, and not called again; the estimate takes its place."""
     model, plain = Words(count), ScriptedProvider([text("It is so.")], repeat=True)
-    (warning,) = await talk(memory_stores, model, range(60))
+    (warning,) = await talk(memory_stores, model, range(30))
     assert "count_tokens failed" in warning
     assert len(model.counted) == 1
-    await talk(memory_stores, plain, range(60), context_id="plain")
+    await talk(memory_stores, plain, range(30), context_id="plain")
     assert model.sent[-1] == [message.text for message in plain.requests[-1].messages]
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 from tests.agent.kit import assert_whole
+from tests.shares import split
 
 from looopy import UserMessage, tool
 from looopy.errors import CannotContinue, InputNotFound
@@ -37,6 +38,7 @@ async def test_a_turn_that_failed_in_another_process_can_be_continued(make_agent
 
 
 @pytest.mark.parametrize("spare", [0, 100_000])
+@pytest.mark.parametrize("backend", split(["memory"], ["sqlite", "asyncpg"]), indirect=True)
 async def test_a_call_too_large_to_ask_about_is_answered(make_agent, stores, spare):
     """
     Its arguments are stored, and do not fit once more into a question: the context goes on.

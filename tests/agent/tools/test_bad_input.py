@@ -217,15 +217,17 @@ async def test_text_after_the_last_call_says_that_the_call_is_whole(bad, note, r
 
 
 @pytest.mark.parametrize("same_id", split([True], [False]))
-async def test_ten_thousand_calls_in_one_answer(make_agent, stores, note, ran, same_id):
+async def test_thousands_of_calls_in_one_answer_get_their_errors(
+    make_agent, stores, note, ran, same_id
+):
     """None runs, each is answered, and the next turn is an ordinary one."""
-    many = [call("note", "x" if same_id else f"c{n}", n=str(n)) for n in range(10_000)]
+    many = [call("note", "x" if same_id else f"c{n}", n=str(n)) for n in range(2_000)]
     agent = await make_agent(Says(calls(*many)), tools=[note], stores=stores)
     result = await agent.execute_turn("go")
     assert result.stop_reason is StopReason.MAX_TOOL_CALLS
     assert ran == []
     [only] = result.iterations
-    assert len(only.calls) == 10_000
+    assert len(only.calls) == 2_000
     assert all(one.is_error for one in only.calls)
     assert_answered(await agent.get_messages())
     again = await make_agent([text("still here")], tools=[note], stores=stores)
