@@ -52,7 +52,7 @@ class _Armed:
         place, _, action = spec.partition("=")
         name, _, count = place.partition(":")
         if name not in NAMES or action not in ("", "kill", "raise"):
-            raise ValueError(f"{spec!r} is no failpoint: NAME[:N][=kill|raise]")
+            raise ValueError(f"{spec!r} is not a failpoint: NAME[:N][=kill|raise]")
         self.name = name
         self.left = int(count or 1)
         self.kills = action != "raise"

@@ -312,7 +312,7 @@ class StoreConflict(StoreError):
     """
     Another writer was first; nothing was written.
 
-    `artifact_id` is the artifact that somebody has changed, if it is about one.
+    `artifact_id` is the artifact that was changed, if it is about one.
     """
 
     expected: int | None = None
@@ -396,8 +396,8 @@ def how_to_install(*extras: str) -> str:
     """
     The command that installs the packages of *extras* into the environment of this process.
 
-    It names these packages and never `looopy`: no index has that name, so whoever registered it
-    would get its users. In a clone that uv runs, it names the extras.
+    It names these packages and never `looopy`: no index has that name, so a stranger could register
+    it and get its users. In a clone that uv runs, it names the extras.
     """
     import json
     import os

@@ -67,7 +67,7 @@ class _Helpers(ThreadPoolExecutor):
                 return
             try:
                 future.set_result(fn(*args, **kwargs))
-            except BaseException as error:  # noqa: BLE001 - whoever waits is to know
+            except BaseException as error:  # noqa: BLE001 - the waiting caller gets it
                 future.set_exception(error)
 
         threading.Thread(target=run, name="looopy-sync-helper", daemon=True).start()
@@ -136,7 +136,7 @@ class _LoopThread:
 
     def _check_may_block(self) -> None:
         """
-        Refuse to block an event loop, except that of a notebook.
+        Refuse to block an event loop, except a notebook's.
 
         A notebook's kernel runs a cell inside its event loop, and waits for the cell's end anyway.
 

@@ -361,7 +361,7 @@ async def test_models_tells_the_choice_and_the_embedded_ones(looopy):
         ("installed", True, ". They are old: upgrade genai-prices"),
         ("fetched", True, ". They are old: fetch it again"),
         (None, None, f"Prices: unknown, and so are costs: {how_to_install('prices')}"),
-        (None, True, "costs: genai-prices cannot be used, and the log says why"),
+        (None, True, "costs: genai-prices cannot be used; see the log"),
     ],
     ids=["old", "old and fetched", "without the extra", "damaged"],
 )

@@ -165,7 +165,7 @@ async def test_a_prompt_is_text_with_images_a_message_or_several(make):
     ]
     assert [m.role for m in events[-1].messages] == ["user", "note", "user", "assistant"]
     assert [m.text for m in model.requests[-1].messages[-2:]] == ["two", "3"]
-    with pytest.raises(ValueError, match="nothing to say"):
+    with pytest.raises(ValueError, match="no message to send"):
         await agent.prompt([])
 
 

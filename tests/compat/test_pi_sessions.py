@@ -180,23 +180,23 @@ GOOD = json.dumps({"type": "message", "id": "a", "parentId": None, "message": _u
     [
         ("{broken", "", "not JSON"),
         ("[1]", "", "not a JSON object"),
-        ('{"x": NaN}', "", "no JSON number"),
+        ('{"x": NaN}', "", "not a JSON number"),
         ('{"type": 3}', "/type", "has a type"),
         ('{"type": "session", "id": "b"}', "/type", "one header"),
         ('{"type": "message"}', "/id", "has an id"),
         (GOOD, "/id", "there already"),
-        ('{"type": "label", "id": "b", "parentId": "z"}', "/parentId", "no entry before"),
+        ('{"type": "label", "id": "b", "parentId": "z"}', "/parentId", "not an entry before"),
         ('{"type": "label", "id": "b", "parentId": "a"}', "/targetId", "must be text"),
         ('{"type": "message", "id": "b", "message": 3}', "/message", "JSON object"),
         (
             '{"type": "message", "id": "b", "message": {"role": "user", "content": [{}]}}',
             "/message/content/0",
-            "no block",
+            "not a block",
         ),
         (
             '{"type": "message", "id": "b", "message": {"role": "assistant", "stopReason": "x"}}',
             "/message/stop_reason",
-            "no stop reason",
+            "not a stop reason",
         ),
     ],
     ids=[

@@ -361,7 +361,7 @@ async def test_a_file_that_is_no_model_is_a_clear_error(tmp_path):
     broken.write_bytes(b"GGUF" + b"\xff" * 100)
     for path, hint in (
         (tmp_path / "none.gguf", "cannot be read"),
-        (other, "no GGUF file"),
+        (other, "not a GGUF file"),
         (broken, "could not be loaded"),
     ):
         provider = LocalProvider(path, n_ctx=256, threads=1)

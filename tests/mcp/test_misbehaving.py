@@ -36,7 +36,7 @@ async def test_a_list_of_lies_is_mended_or_left_out():
     for left in ("GOOD", "///", "list_schema", "no_schema", "odd_type", "abroad", "huge"):
         assert f"{left!r} was left out" in problems
     assert problems.count("something it lists was left out") == 2
-    assert "'array_type' was no object" in problems
+    assert "'array_type' was not an object" in problems
 
 
 async def test_a_tool_with_a_mended_name_is_called_by_its_own(make_agent, memory_stores):
@@ -77,7 +77,7 @@ async def test_an_answer_that_is_none_is_an_error(make_agent, memory_stores):
     result = await agent.execute_turn("go")
     [answer] = result.iterations[0].tool_results
     assert answer.is_error
-    assert "something that is no answer of MCP" in answer.text
+    assert "something that is not an MCP answer" in answer.text
     assert "outcome of this call is unknown" in answer.text
     assert result.outcome == "completed"
     await assert_whole(memory_stores)

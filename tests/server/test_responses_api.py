@@ -133,7 +133,7 @@ async def test_behind_an_older_response_the_conversation_forks() -> None:
     async with open_stores("memory:") as stores, _calling(stores) as client:
         first = await client.responses.create(model="looopy", input="one", conversation="c")
         second = await client.responses.create(model="looopy", input="two", conversation="c")
-        with pytest.raises(openai.BadRequestError, match="no tool of this agent: add, send"):
+        with pytest.raises(openai.BadRequestError, match="not a tool of this agent: add, send"):
             await client.responses.create(
                 model="looopy",
                 input="three",

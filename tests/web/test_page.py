@@ -562,7 +562,7 @@ async def _is_overtaken(page: Page, host: AgentHost, url: str, let_go: asyncio.E
     await page.tab.route(turns, second, times=1)
     await page.tab_to(".request .actions .main")
     await page.press("Enter")
-    told = "was not taken. Somebody else had answered already: denied by local: Too much."
+    told = "was not taken. Another person had answered already: denied by local: Too much."
     await page.sees(f"[role=alert] .bar:has-text('{told}')")
     assert statuses == [202, 409]
     assert await page.tab.query_selector(".request") is None

@@ -310,7 +310,7 @@ ASK = "import('/ui/api.js').then(({get}) => get('contexts?limit=1')).then(() => 
 LATER = "Date.now = ((now) => () => now() + 7_200_000)(Date.now)"
 SLEPT = f"""() => {{
     {LATER}; // again and again: each answer that comes would tell the time
-    const isOver = document.querySelector(".request-body").textContent.includes("Nobody answered");
+    const isOver = document.querySelector(".request-body").textContent.includes("not answered");
     const said = document.getElementById("announcer").textContent;
     return isOver && [document.activeElement.className, said];
 }}"""

@@ -38,12 +38,12 @@ SUPERSEDED = (
 UNANSWERED = "Cancelled: the user said something else instead of answering."
 DENIED = "The user denied this call. It was not run."
 NOBODY_ANSWERED = (
-    "The request to approve this call expired at {}. Nobody answered it, and nobody denied it. The"
-    " call was not run."
+    "The request to approve this call expired at {}. It was neither answered nor denied. The call"
+    " was not run."
 )
 NOBODY_ANSWERED_INSIDE = (
     "Cancelled: the user said something else. The request to approve {}, which this call made,"
-    " expired at {}. Nobody answered it, and nobody denied it."
+    " expired at {}. It was neither answered nor denied."
 )
 NOT_AGAIN = (
     "The user did not allow running this call again. The first run may have had its effect: check"

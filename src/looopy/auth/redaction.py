@@ -2,14 +2,14 @@
 Keeps the secrets of a turn out of everything that leaves it.
 
 A failing tool often names the URL, header or token with which it failed; a server echoes the key it
-refused. Nobody can exclude such text, so looopy searches for it. A `Redactor` knows the credentials
+refused. Such text cannot be excluded, so looopy searches for it. A `Redactor` knows the credentials
 of one turn in every form in which programs write them, and puts `[redacted]` in their place: in
 results before the model sees them, in events before they are committed, in errors before they reach
 the caller, and in the records of the logger `looopy`.
 
 Values without a secret are returned as they are, the same object. A turn without credentials has an
 empty `Redactor`, which costs the comparison of two lengths. So do texts that are shorter than every
-secret; `secret_forms` says how it searches the others.
+secret; `secret_forms` describes the search in others.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class Redactor:
         *value* without secrets: text, bytes, JSON values, messages, blocks, exceptions.
 
         Any other object is replaced as a whole if its `repr` shows a secret. The type of a changed
-        container is that of JSON: `dict`, `list` or `tuple`.
+        container is a JSON one: `dict`, `list` or `tuple`.
         """
         if value is None or self.free:
             return value
@@ -377,7 +377,7 @@ class Redactor:
         *error* itself if neither it nor the errors chained to it can show a secret.
 
         Otherwise: for an error of ours a copy, its message and facts without secrets, chained to
-        nothing and without a traceback; for any other error, a `LooopyError` that says as much.
+        nothing and without a traceback; for any other error, a `LooopyError` with the same text.
         """
         if self.free or not isinstance(error, BaseException) or self._harmless(error):
             return error
@@ -420,12 +420,12 @@ class Deltas:
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
         self._held: dict[int, str] = {}
-        self._passed: dict[int, list[str]] = {}  # what nobody saw, by block; usually all of it
-        self._partial: PartialMessage | None = None  # that of the newest event
+        self._passed: dict[int, list[str]] = {}  # not shown, by block; usually all of it
+        self._partial: PartialMessage | None = None  # the newest event's
         self._veiled: PartialMessage | None = None
 
     def __call__(self, event: StreamEvent) -> Sequence[StreamEvent]:
-        """The text to show for *event*; all such texts together are those of the block."""
+        """The text to show for *event*; all such texts together make the text of the block."""
         redactor, block = self._redactor, event.content_index
         if redactor.free:
             return (event,)
@@ -446,7 +446,7 @@ class Deltas:
 
     def skip(self, event: StreamEvent) -> None:
         """
-        Pass over an event that nobody sees.
+        Pass over an event that is not shown.
 
         Its text may begin a secret that a later event ends. It is searched when one is shown.
         """

@@ -217,7 +217,7 @@ class Sealer:
     Encrypts values of this application's own for its database, such as the token of a receiver.
 
     Args:
-        secret: As that of a `KeyRing`.
+        secret: Same as for a `KeyRing`.
         option: The name of the option that takes it, for errors.
 
     Raises:
@@ -281,7 +281,7 @@ def _derived(secret: str | bytes, purpose: bytes, option: str) -> bytes:
 
 def _unreadable() -> ValueRefused:
     return ValueRefused(
-        "this is no credential that was encrypted to the key of this request (a compact JWE,"
+        "this is not a credential that was encrypted to the key of this request (a compact JWE,"
         " ECDH-ES with A256GCM; looopy.auth.encrypt_credential makes one)",
         path="",
     )

@@ -44,7 +44,7 @@ def names_a_secret(name: str) -> bool:
 
 def secrets_in(value: Any) -> set[str | bytes]:
     """
-    Every secret in *value*; bytes only where they are no text in UTF-8.
+    Every secret in *value*; bytes only where they are not UTF-8 text.
 
     Args:
         value: Text, bytes, an object with `get_secret_value()`, or mappings, sequences, sets,
@@ -134,7 +134,7 @@ class Secret:
         """
         Its spellings that may begin in a text with these letters and digits; usually none.
 
-        *at_end*: also those of which such a text may end in one or two letters or digits.
+        *at_end*: also spellings whose first one or two letters or digits may end such a text.
         """
         if self._heads is None:
             self._heads, self._starts = _heads(self.data[:3], self.text[:3])
@@ -159,7 +159,7 @@ class _Kind(NamedTuple):
     Attributes:
         letters: From the secret's text and bytes: the same beginning, longest first.
         view: The part of a text in which such spellings are sought; `None` for the whole.
-        alike: Characters in `letters`, with those that may stand in their place.
+        alike: Characters in `letters`, with their possible substitutes.
     """
 
     letters: Callable[[str, bytes], Sequence[str]]
@@ -237,7 +237,7 @@ def _heads(data: bytes, text: str) -> tuple[Sequence[str], str]:
         The head of each spelling, in the order of `_KINDS`; it is "" if a spelling begins with
         something else. And all heads in one text, a space before each.
     """
-    # As `letters` of `_KINDS`, which takes twenty times as long for so few bytes.
+    # Same as `letters` of `_KINDS`, which takes twenty times as long for so few bytes.
     bits, digits = int.from_bytes(data, "big"), data.hex()
     shifted = bits << 48 | (bits << 4 & 0xFFFFFF) << 24 | bits << 2 & 0xFFFFFF
     coded = base64.b64encode(shifted.to_bytes(9, "big")).decode()
@@ -262,7 +262,7 @@ class Spelling:
     Attributes:
         view: See `_Kind`.
         fragment: A part of the letters and digits of each text that spells the secret so, in lower
-            case; "" if no part is long enough to tell anything.
+            case; "" if no part is long enough to search by.
     """
 
     __slots__ = ("_data", "_kind", "_sample", "_text", "fragment", "view")

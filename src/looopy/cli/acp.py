@@ -30,7 +30,7 @@ def acp(*, factory: str, url: str | None, actor: str | None, offer_allow: bool =
         factory: `MODULE:FACTORY` or `file.py:FACTORY`.
         url: The database, or `None` for the one in the data folder.
         actor: The actor of every turn; `None`: no actor.
-        offer_allow: Sessions have a mode in which nobody is asked about calls that need approval.
+        offer_allow: Sessions have a mode that approves all calls without asking.
 
     Returns:
         The exit status, 0.

@@ -28,8 +28,8 @@ from looopy.stores.bundle import Stores
 AUTH_KEY: Final = "LOOOPY_AUTH_KEY"
 _SIGNED: Final = {
     Signature.VALID: f"signed with {AUTH_KEY}",
-    Signature.NONE: "not signed: anybody can have written it",
-    Signature.INVALID: f"not signed with {AUTH_KEY}: anybody can have written it",
+    Signature.NONE: "not signed: its author is unknown",
+    Signature.INVALID: f"not signed with {AUTH_KEY}: its author is unknown",
     Signature.UNCHECKED: f"signed, and not checked: {AUTH_KEY} is not set",
 }
 _PAGE = 200

@@ -1,8 +1,8 @@
 """
 A few harmless tools, so that a first conversation can show what a tool call is.
 
-They touch nothing: one waits, one tells the time, one calculates. Their schemas are small and hold
-no examples, because the embedded model copies those into its calls.
+They change nothing: one waits, one returns the time, one calculates. Their schemas are small and
+hold no examples, because the embedded model copies them into its calls.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def evaluate(expression: str) -> Number:
     The value of *expression*. It understands only arithmetic, and limits the size of every result.
 
     Raises:
-        ValueError: It is not arithmetic, or has no finite value; the text says why, for the model.
+        ValueError: It is not arithmetic, or has no finite value; the text is for the model.
     """
     if len(expression) > _MAX_CHARS:
         raise ValueError(f"an expression has at most {_MAX_CHARS} characters")
@@ -133,7 +133,7 @@ def _checked(result: object) -> Number:
         return result
     if isinstance(result, float) and math.isfinite(result):
         return result
-    raise ValueError("the result is no real number")
+    raise ValueError("the result is not a real number")
 
 
 def _power(base: Number, exponent: Number) -> object:

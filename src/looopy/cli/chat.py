@@ -258,7 +258,7 @@ class Talk:
         self._seq: int | None = None  # of the newest event that was shown; `None`: no context yet
         self._running = False
         self._away = False
-        self._mine = False  # the newest turn is that of this terminal
+        self._mine = False  # the newest turn is this terminal's
         self._outcome: Outcome | None = None
         self._tries = 0
         self._declined: set[str | int] = set()  # requests and turns to be left alone
@@ -396,7 +396,7 @@ class Talk:
     # --- turns ---------------------------------------------------------------------------------
 
     def _say(self, text: str) -> bool:
-        """Send a message; false if the server refused it, and said why."""
+        """Send a message; false if the server refused it, after an error line."""
         if self._terminal.has_person and self._is_asked_meanwhile():
             self._terminal.notice(f"[a question came first, so this was not sent: {text}]")
             return False
@@ -498,7 +498,7 @@ class Talk:
             return self._begin(None, key=f"continue-{turn}")
         self._declined.add(turn)
         if answer is not None and answer.strip().lower() not in ("n", "no"):
-            return self._say(answer)  # neither yes nor no is the next thing to say
+            return self._say(answer)  # neither yes nor no: it is the next message
         return False
 
     def _asks(self, item: ContextItem) -> bool:
@@ -510,7 +510,7 @@ class Talk:
                 continue
             if request.kind is PendingKind.APPROVAL and is_over(request):
                 self._terminal.notice(f"{request.tool_name} was not allowed in time.")
-                expired = True  # the turn tells the model
+                expired = True  # the turn reports it to the model
                 continue
             again, self._asked = self._asked == request.request_id, request.request_id
             decision = ask_about(self._terminal, request, again=again)

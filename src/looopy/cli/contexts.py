@@ -159,7 +159,7 @@ async def fork_context(
 
 @contextmanager
 def _naming_after() -> Iterator[None]:
-    """Say in words of this program that `--after` is not of this query."""
+    """Report in words of this program that `--after` is not of this query."""
     try:
         yield
     except ValueRefused as error:

@@ -1,4 +1,4 @@
-"""`looopy db`: bring a database's schema up or down, say how far it is, or secure it."""
+"""`looopy db`: bring a database's schema up or down, show its state, or secure it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def downgrade(url: str | None, revision: str, *, agreed: bool) -> int:
     Migrate down to *revision*, `base` for no tables at all, if the user agrees to the loss.
 
     Raises:
-        ConfigurationError: Nobody can agree to it.
+        ConfigurationError: There is no person to agree to it.
     """
     target = url or default_url()
     place = shown_place(target)
@@ -45,7 +45,7 @@ def downgrade(url: str | None, revision: str, *, agreed: bool) -> int:
 
 def check(url: str | None) -> int:
     """
-    Say which schema the database has, and change nothing.
+    Show which schema the database has, and change nothing.
 
     Returns:
         0 when it is the one this version needs, `BEHIND` when it has to be migrated first (or has

@@ -1,4 +1,4 @@
-"""`looopy contexts delete` and `retain`: erase conversations, and say what is gone."""
+"""`looopy contexts delete` and `retain`: erase conversations, and report what is gone."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def delete_contexts(
         options: See `Conversations.erase`.
 
     Raises:
-        ConfigurationError: Neither is named, or both, or nobody can agree to it.
+        ConfigurationError: Neither is named, or both, or there is no person to agree to it.
     """
     for name in context_ids:
         check_context_id(name)
@@ -84,10 +84,10 @@ async def retain_contexts(
     Erase conversations that are too old, or too much.
 
     Raises:
-        ConfigurationError: Neither age nor size is given, or nobody can agree to it.
+        ConfigurationError: Neither age nor size is given, or there is no person to agree to it.
     """
     if limits.get("older_than") is None and limits.get("larger_than") is None:
-        raise ConfigurationError("say what may go: --older-than AGE, or --larger-than SIZE")
+        raise ConfigurationError("name what may go: --older-than AGE, or --larger-than SIZE")
     terminal = Terminal(quiet_out=True)
     async with existing(url or default_url()) as stores:
         if not (dry_run or agreed) and not await _agrees_to(terminal, stores, limits):
@@ -108,7 +108,7 @@ async def _agrees_to(terminal: Terminal, stores: Stores, limits: Mapping[str, An
 
 def agrees(terminal: Terminal, question: str) -> bool:
     """
-    True if the person at the terminal says yes.
+    True if the person at the terminal agrees.
 
     Raises:
         ConfigurationError: There is no person.

@@ -1,8 +1,8 @@
 """
-A conversation on a server as text: everybody's messages, through any number of connections.
+A conversation on a server as text: all messages, through any number of connections.
 
 A connection that is made again shows the answer that is being written from its beginning. The
-terminal prints no part twice: it prints the rest, or all of it if the model says something else
+terminal prints no part twice: it prints the rest, or all of it if the model answers something else
 this time.
 """
 
@@ -48,7 +48,7 @@ class View:
         self._text = TextRenderer(terminal)
         self._position = position
         self._typed: Counter[str] = Counter()
-        self._answer = ""  # as far as the events have told it
+        self._answer = ""  # as far as the events have shown it
         self._shown = ""  # as far as the terminal has it
         self._newest = MessageUpdate(context_id="")
         self._turn = 0  # the newest that has begun here, and its process
@@ -60,7 +60,7 @@ class View:
         self._typed[text] += 1
 
     def not_sent(self, text: str) -> None:
-        """Take back what `typed` was told: the server refused it."""
+        """Take back the last `typed` message: the server refused it."""
         self._typed[text] -= 1
 
     def show(self, event: AgentEvent) -> None:
@@ -115,7 +115,7 @@ class View:
         self._text.show(event)
 
     def _say_where(self, start: TurnStart) -> None:
-        """Say that another process continues the turn that was shown before."""
+        """Report that another process continues the turn that was shown before."""
         known = start.continues == self._turn and None not in (start.process, self._process)
         if known and start.process != self._process:
             said = f"turn {start.turn} continues turn {start.continues}"

@@ -122,7 +122,7 @@ def _line_of(error: Exception) -> str:
 
 
 def _others(module: ModuleType) -> str:
-    """The functions that *module* itself defines, for somebody who mistyped one."""
+    """The functions that *module* itself defines, as suggestions for a mistyped name."""
     names = [
         name
         for name, value in vars(module).items()

@@ -33,7 +33,7 @@ def mcp(
         factories: `MODULE:FACTORY` or `file.py:FACTORY`, a tool each.
         url: The database, or `None` for the one in the data folder.
         actor: Actor of every turn; `None`: no particular one.
-        name: The name of the one tool; `ask` by default. Several have those of their functions.
+        name: The name of the one tool; `ask` by default. Several have their functions' names.
         description: For the model of the client; by default the docstring of the factory.
 
     Returns:

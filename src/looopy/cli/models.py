@@ -33,7 +33,7 @@ def _prices() -> str:
     if used is None and find_spec("genai_prices") is None:
         return f"unknown, and so are costs: {how_to_install('prices')}"
     if used is None:
-        return "unknown, and so are costs: genai-prices cannot be used, and the log says why"
+        return "unknown, and so are costs: genai-prices cannot be used; see the log"
     if not used.is_old:
         return str(used)
     way = "fetch it again" if used.source == "fetched" else "upgrade genai-prices"

@@ -1,7 +1,7 @@
 """
 The end of a chat whose parent is gone.
 
-`uv run looopy chat` has uv between the shell and itself. If somebody kills uv, the shell takes the
+`uv run looopy chat` has uv between the shell and itself. If uv is killed, the shell takes the
 terminal back. The chat would still run its turn, print into the shell's next program, and keep the
 conversation from the next chat.
 """

@@ -103,7 +103,7 @@ async def replay_turn(
 
 async def _recording(stores: Stores, context_id: str, turn: int | None) -> Recording:
     record = await stores.state.load(context_id)
-    if record is None:  # no ContextNotFound: its status, 1, says that something differs
+    if record is None:  # no ContextNotFound: its status, 1, means that something differs
         raise ValueRefused(f"there is no conversation {context_id!r}", path="/context_id")
     return await read_recording(stores, context_id, record.turn_count if turn is None else turn)
 

@@ -68,14 +68,14 @@ async def serve(
         factory: `MODULE:FACTORY` or `file.py:FACTORY`.
         url: The database, or `None` for the one in the data folder.
         host: The address to listen at. `port`: 0 is any free one.
-        auth: `MODULE:FUNCTION`, which tells who sends a request; `None`: one person on this
-            machine, by the token that is printed.
-        may_answer: `MODULE:FUNCTION`, which tells who decides in conversations of others.
-        names: The names that requests may use for this server, besides those of loopback.
+        auth: `MODULE:FUNCTION`, which identifies the sender of a request; `None`: one person on
+            this machine, by the token that is printed.
+        may_answer: `MODULE:FUNCTION`, which decides who may answer in conversations of others.
+        names: The names that requests may use for this server, besides loopback names.
         origins: The origins of web pages that may use it.
         limits: `NAME=NUMBER`, the fields of `Limits` that differ from their defaults.
         push: The hosts that push notifications of A2A may go to; `*` for any public one.
-        protocols: The names of those to serve, with commas between; `None`: all that are installed.
+        protocols: The names of protocols to serve, with commas between; `None`: all installed ones.
         drain_s: How long the end may take, and running turns may continue almost as long.
         log: `text` or `json`, for the log on standard error.
 
@@ -102,7 +102,7 @@ async def serve(
         )
     if public and not names:
         raise ConfigurationError(
-            f"say by which names requests may reach {host}: --allow-host api.example.org, or"
+            f"name the hosts by which requests may reach {host}: --allow-host api.example.org, or"
             " --allow-host '*' for any"
         )
     bounds, readers = _limits(limits), _readers()
@@ -162,8 +162,8 @@ async def _run(app: Starlette, agents: AgentHost, listening: socket.socket, file
         """
         Lets turns end at the first signal, and ends at once at the second.
 
-        The process ends within the time to drain, whatever holds a turn or a response: whoever
-        sends SIGTERM sends SIGKILL later.
+        The process ends within the time to drain, whatever holds a turn or a response: SIGKILL
+        follows a SIGTERM.
         """
 
         ending: asyncio.Task[None] | None = None

@@ -10,7 +10,7 @@ from typing import Any, Final
 from looopy.cli.terminal import safe_text
 
 _FORMULAS: Final = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
-"""The first characters of a formula, also in full width, and those that a spreadsheet skips."""
+"""The first characters of a formula, also in full width, and characters that spreadsheets skip."""
 
 
 def csv_text(names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:

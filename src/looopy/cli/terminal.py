@@ -112,7 +112,7 @@ class Terminal:
         self._can_redraw = self._aside in smart
         self._lock = threading.RLock()
         self._shown_at = time.monotonic()
-        self._working = ""  # the line that says so, while it is on the screen
+        self._working = ""  # the line that reports it, while it is on the screen
         self._kept: list[str] = []  # typed before a question that it must not answer
         self._news: int | None = None
 
@@ -139,12 +139,12 @@ class Terminal:
         self._put(self._out, f"{text}\n", "")
 
     def notice(self, text: str) -> None:
-        """Say something about the program, not about the conversation."""
+        """Show a line about the program, not about the conversation."""
         self.fresh_line()
         self._put(self._aside, f"{text}\n", "2")
 
     def error(self, text: str) -> None:
-        """Say in one line what went wrong."""
+        """Show in one line what went wrong."""
         self.fresh_line()
         self._put(self._err, f"error: {one_line(text, 600)}\n", "31")
 
@@ -160,7 +160,7 @@ class Terminal:
         """
         Show *what*, and for how long, whenever nothing else was shown for a second.
 
-        Only on a terminal, and only where a line begins. Whatever is shown next takes its place.
+        Only on a terminal, and only where a line begins. The next output takes its place.
         """
         if not self._can_redraw:
             yield
@@ -189,7 +189,7 @@ class Terminal:
     @contextmanager
     def interrupted_by(self, news: int) -> Iterator[None]:
         """
-        Let a line that nobody began to type end with `NewsCame` once *news* can be read.
+        Let an empty line end with `NewsCame` once *news* can be read.
 
         Args:
             news: A file descriptor. It has no effect where no person edits lines.
@@ -254,7 +254,7 @@ class Terminal:
         kept = _all_typed()
         self._kept += kept
         for line in kept:
-            self.notice(f"(Typed before this question, so it is no answer to it: {line})")
+            self.notice(f"(Typed before this question, so it does not answer it: {line})")
 
     def _edited_line(self, prompt: str, *, anew: bool) -> str:
         """A line typed before the prompt came, or one that `input` edits; `EOFError` for Ctrl-D."""
@@ -298,7 +298,7 @@ class Terminal:
         return f"\x1b[{style}m{body}\x1b[0m{text[len(body) :]}"
 
     def _draw(self, line: str) -> None:
-        """Show *line* in the place of what it last said."""
+        """Show *line* in place of the last one."""
         self._aside.write("\r" + self._styled(self._aside, line, "2"))
         self._aside.flush()
         self._working = line
@@ -352,7 +352,7 @@ def _repeated_interrupts() -> Iterator[None]:
 
 def _typed_ahead() -> str:
     """
-    The line that a person typed while nobody read; without its end if it has none yet.
+    The line that a person typed while it was not read; without its end if it has none yet.
 
     readline changes the terminal's mode, and a Ctrl-D that came before would be lost with that.
     Keys that came in readline's own mode are several lines at once, with the ends that keys have.
@@ -389,7 +389,7 @@ def _in_paste(typed: bytes) -> bool:
 
 
 def _all_typed() -> list[str]:
-    """Every line that a person typed while nobody read, the unfinished too; see `_typed_ahead`."""
+    """Every line that a person typed unread, the unfinished too; see `_typed_ahead`."""
     lines = []
     while (typed := _typed_ahead()).endswith("\n"):
         lines.append(typed.removesuffix("\n"))
@@ -459,7 +459,7 @@ class _Lines(logging.Formatter):
 
 
 def log_lines(level: int, form: str) -> None:
-    """Write the log of this process to standard error, as *form* says, through the filter."""
+    """Write the log of this process to standard error, in *form*, through the filter."""
     handler = logging.StreamHandler()
     handler.setFormatter(_Lines(form))
     logging.basicConfig(level=level, handlers=[handler], force=True)

@@ -239,7 +239,7 @@ async def _decide(
 
 
 def _show_requests(terminal: Terminal, event: InputRequired, view: View) -> None:
-    if event.reason:  # the warning that says it as well is not stored
+    if event.reason:  # the warning about it is not stored
         said = "for the budget" if view.warned else one_line(event.reason, 500)
         terminal.notice(f"[turn {event.turn} waits: {said}]")
     for request in event.pending:

@@ -8,7 +8,7 @@ Pure: no store, no I/O but the model that writes a summary. The view of a turn a
 - `tokens`, `images`, `files`: how many tokens a message takes. `window`: which messages fit
   (`folded`, `Window`).
 - `view`: keeps that choice, rendered, as the history grows (`View`).
-- `sent`: remembers how the last request began, and says why the next one begins otherwise (`Sent`).
+- `sent`: remembers how the last request began, and why the next one begins otherwise (`Sent`).
 - `summarise`: lets the model write a summary of the older part (`summarise`).
 - `open_calls`: finds the calls without a result (`unanswered`, `can_continue`).
 

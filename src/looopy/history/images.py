@@ -1,7 +1,7 @@
 """
 How many tokens an image takes, by its size in pixels.
 
-The header of the file says the size, in every format that models take. Hosted models count areas: a
+The header of the file has the size, in every format that models take. Hosted models count areas: a
 token for about 750 pixels (Anthropic), or 85 tokens and 170 for each square of 512 (OpenAI), after
 they have shrunk what is too large. The larger of the two counts here.
 """
@@ -69,7 +69,7 @@ def _webp(head: bytes) -> tuple[int, int] | None:
 
 
 def _jpeg(raw: bytes) -> tuple[int, int] | None:
-    """The size in the first frame header, after segments that each say their length."""
+    """The size in the first frame header, after segments that each have their length."""
     at = 2
     while at + 9 <= len(raw) and raw[at] == 0xFF:
         marker = raw[at + 1]

@@ -56,12 +56,12 @@ class Sent:
 
     @property
     def begin(self) -> int:
-        """How many messages of the log came before those that it showed; 0 if unknown."""
+        """How many messages of the log came before the first one that it showed; 0 if unknown."""
         word = (self._head or "").rpartition(" ")[2]
         return int(word) if word.isdecimal() else 0
 
     def digest(self, turn: int) -> str | None:
-        """The digests of model, tools and prompt, unless the same *turn* was told the same."""
+        """The digests of model, tools and prompt, unless the same *turn* already has them."""
         told, self._told = self._told, (turn, self._head)
         if self._head is None or self._told == told:
             return None
@@ -77,7 +77,7 @@ class Sent:
             self.scale = Scale.read(" ".join(words[len(_CAUSES) :]))
 
     def to(self, provider: str, model: str) -> None:
-        """Say to whom the next request goes: another model has another scale."""
+        """Set the model of the next request: another model has another scale."""
         if self._model == (provider, model):
             return
         self._model = (provider, model)
@@ -93,7 +93,7 @@ class Sent:
         Args:
             provider: The name of its provider.
             summary: The message that it begins with, if that is a summary.
-            begin: How many messages of the log come before those that it shows.
+            begin: How many messages of the log come before the first one that it shows.
 
         Returns:
             The parts that changed since the last request: each is a reason why a prompt cache does

@@ -299,7 +299,7 @@ def transcript(part: Part, window_tokens: int | None) -> tuple[str, int]:
 
 
 def _count(messages: Sequence[Message]) -> int:
-    """The number of messages without summaries: those that count are repeated anyway."""
+    """The number of messages without summaries, which are repeated anyway."""
     return sum(not is_summary(message) for message in messages)
 
 

@@ -38,7 +38,7 @@ _SHORT: Final = 64  # characters up to which a text of ASCII is not looked at
 _SAMPLED: Final = 65_536  # characters above which only samples of a text are looked at
 _SAMPLES: Final = 8
 LEAST_COUNTED: Final = 50
-"""A message counts at least so many hundredths of its estimate, whatever the tokenizer says."""
+"""A message counts at least so many hundredths of its estimate, whatever the tokenizer counts."""
 _PATIENCE_S: Final = 10.0  # with a tokenizer
 _MANY: Final = 256
 _LEAST_MEASURED: Final = 1_000  # tokens of a request whose usage is compared

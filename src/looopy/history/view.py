@@ -31,11 +31,11 @@ class View:
 
     Attributes:
         history: The messages, oldest first; the turn that runs adds to it.
-        begin: How many messages of the log come before those that `of` or `chosen` has returned;
+        begin: How many messages of the log come before the ones that `of` or `chosen` returned;
             rewound ones do not count, here and in `offset`.
         summary: The summary that they begin with, or `None`.
         sent: The beginning of the last request.
-        told: True once a warning said that the model does not see everything.
+        told: True once a warning reported that the model does not see everything.
         offset: How many messages of the log come before the history. It changes together with the
             beginning of the history.
         estimated: Estimated tokens of the last request; 0 if its messages were not `of`'s.

@@ -10,7 +10,7 @@ The log only grows, the window of a model does not. Three rules make the cut:
 - It moves in steps: up to half of the tokens that fit, or a quarter of the messages, go at a time.
   The place is chosen by its number in the log alone, even if only the log's end was read. So many
   requests in a row begin with the same message, in any process, and prompt caches stay valid.
-- It is found from the end, so its cost is that of the kept part, however long the log is. Callers
+- It is found from the end, so its cost grows with the kept part and not with the log. Callers
   that ask again and again while the log grows keep a `Window`, which processes each message once.
 
 Nothing here is stored, and the result is still a log: `looopy.llm.render` makes it valid.
@@ -39,7 +39,7 @@ from looopy.types.summary import find_fold, shown_as
 UNKNOWN_WINDOW_TOKENS: Final = 32_000
 _LEAST_RESULT_TOKENS: Final = 64
 _MARKER_CHARS: Final = 56  # with a count of twelve digits
-_MARKER_TOKENS: Final = 6  # beyond those of other text of this length
+_MARKER_TOKENS: Final = 6  # beyond other text of this length
 _TRIES: Final = 4
 
 
@@ -171,7 +171,7 @@ def folded(
     Like `visible`, for a log that may have summaries (`looopy.types.summary`).
 
     Args:
-        limits: In place of those that *config* and *window_tokens* make.
+        limits: In place of the ones that *config* and *window_tokens* make.
 
     Returns:
         The newest summary as a user message, where there is one, then what is `visible` of the
@@ -190,7 +190,7 @@ def fitting(messages: Sequence[Message], limits: Limits) -> int:
     How many of the newest messages fit into *limits*, before the cut is made.
 
     Returns:
-        Their total number if all fit; a summary is not shown beside those that it covers.
+        Their total number if all fit; a summary is not shown beside the messages that it covers.
     """
     if limits.is_none:
         return len(messages)
@@ -301,7 +301,7 @@ class Window:
     message is weighed once when it comes and once when it goes.
 
     Args:
-        offset: How many messages of the log come before those that are added.
+        offset: How many messages of the log come before the added ones.
 
     Attributes:
         length: How many messages were added.

@@ -219,12 +219,12 @@ class Accumulator:
         return tuple(events)
 
     def sign(self, signature: str) -> None:
-        """Say the signature of the open block, if there is one."""
+        """Set the signature of the open block, if there is one."""
         if self._current is not None:
             self._blocks[self._current].signature = [signature]
 
     def sign_last(self, signature: str, *kinds: Literal["text", "thinking", "toolcall"]) -> None:
-        """Say the signature of the last block of the first of *kinds* that the message has."""
+        """Set the signature of the last block of the first of *kinds* that the message has."""
         for kind in kinds:
             block = next((b for b in reversed(self._blocks) if b.kind == kind), None)
             if block is not None:
@@ -250,7 +250,7 @@ class Accumulator:
         block: ServerToolCall | ServerToolResult,
         says: Literal["servertool_start", "servertool_end"] | None = None,
     ) -> tuple[StreamEvent, ...]:
-        """A block that the server made with a tool of its own; what it *says* of the tool's run."""
+        """A block that the server made with a tool of its own; *says* is its report of the run."""
         events: list[StreamEvent] = []
         self._close_current(events)
         made = _Block("server")

@@ -61,7 +61,7 @@ class FallbackProvider:
     """
 
     name = ""
-    """Not one provider's: the messages say who answered."""
+    """Not one provider's: the messages name the provider that answered."""
 
     asks_for_keys = True
 
@@ -103,7 +103,7 @@ class FallbackProvider:
 
     @property
     def knows_cost(self) -> bool | None:
-        """True if the cost of calls is known for all of them; `None`: one does not say."""
+        """True if the cost of calls is known for all of them; `None`: one does not declare it."""
         known = [abilities_of(p).knows_cost for p in self.providers]
         return False if False in known else None if None in known else True
 

@@ -81,7 +81,7 @@ def warn_of_missing(
     if kept is None:
         return
     if kept.is_cut:
-        text = f"the answer's log-probabilities are those of its first {len(kept.all())} tokens"
+        text = f"the answer has log-probabilities only for its first {len(kept.all())} tokens"
         left_out(options, "logprobs", f"{text}: a message keeps {MAX_BYTES >> 20} MiB of them")
     elif message.text and not message.logprobs:
         who = f"{message.provider}/{message.model}"

@@ -16,7 +16,7 @@ from looopy.types.request import StreamOptions, ToolSpec
 
 
 def refused(option: str, why: str, *, provider: str, model: str) -> UnsupportedOption:
-    """The error of an API that has no place for *option*; *why* says the way out, too."""
+    """The error of an API that has no place for *option*; *why* includes the way out."""
     text = f"{why} (the option {option!r})" if option not in why else why
     return UnsupportedOption(text, provider=provider, model=model, option=option)
 

@@ -131,7 +131,7 @@ class PipyProvider:
             if inspect.isawaitable(events):
                 events = await events
             if not hasattr(events, "__aiter__"):
-                raise ConfigurationError(  # noqa: TRY301 - told as every other failure
+                raise ConfigurationError(  # noqa: TRY301 - reported like every other failure
                     "the stream function returned no async iterator: give the async one"
                 )
             async for theirs in events:
@@ -329,7 +329,7 @@ def _message(theirs: Any) -> AssistantMessage:
     data["timestamp"] = data.get("timestamp") or now_ms()
     message = message_from_json(data)
     if not isinstance(message, AssistantMessage):  # pragma: no cover - its role says so
-        raise InvalidLLMResponse("pipy-ai answered with something that is no answer")
+        raise InvalidLLMResponse("pipy-ai answered with something that is not an answer")
     cost = message.usage.cost
     if cost is not None and not cost.total:  # of a model whose price it does not know
         message = replace(message, usage=replace(message.usage, cost=None))

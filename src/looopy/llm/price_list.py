@@ -1,7 +1,7 @@
 """
 The list that costs come from, and how old it is.
 
-genai-prices carries no date: neither the package nor its data says when it was made. Many of its
+genai-prices carries no date, neither in the package nor in its data. Many of its
 prices have a first day, though, and every release has some from the days before it. So the newest
 first day says how far a list goes. Vendors announce prices in advance, and a day that had not come
 when the list was installed says nothing: that is why the time of the file counts, too.
@@ -114,13 +114,13 @@ def _installed_until() -> date | None:
     try:
         days = sorted(day for day in _first_days(data.providers) if day <= _today())
     except Exception:
-        _logger.exception("the age of the prices of genai-prices cannot be told")
+        _logger.exception("the age of the prices of genai-prices is unknown")
         return None
     try:
         installed = datetime.fromtimestamp(Path(data.__file__).stat().st_mtime, UTC).date()
     except (OSError, TypeError, ValueError):
         installed = _today()
-    # A builder of images may set all files to one time: before the first day, it says nothing.
+    # A builder of images may set all files to one time: before the first day, it means nothing.
     return max((day for day in days if day <= installed), default=max(days, default=None))
 
 

@@ -68,14 +68,14 @@ class Prices:
         except LookupError:  # unknown model or place
             return usage
         except Exception:
-            _logger.exception("the cost of a call of %s could not be told", self._place)
+            _logger.exception("the cost of a call of %s could not be found", self._place)
             return usage
 
     def known(self) -> bool:
         """
         True if calls have a price. Before `ready` was awaited, this is unknown.
 
-        If they have, and the list is old, the log says so.
+        If they have, and the list is old, the log reports it.
         """
         calc = _calculator() if _is_loaded() else None
         if calc is None:

@@ -30,7 +30,7 @@ class Abilities:
         structured_output: The provider keeps to `StreamOptions.output_schema`, beside tools too.
         enforces: Returns true for an output schema that it keeps to; `None`: any. Asked only if
             `structured_output` is true.
-        knows_cost: The price of a call is known; `None`: the provider does not say. With `False`,
+        knows_cost: The price of a call is known; `None`: unknown. With `False`,
             an agent that has a budget of money does not start.
         cost_of: Returns a `Usage` of a call to a model with its cost, or unchanged if the price is
             unknown. The model's name `""` means the default model. A budget of money for a day or
@@ -115,7 +115,7 @@ def check_abilities(provider: object) -> None:
         ConfigurationError: An attribute has a value of a wrong type, or is nearly named like an
             ability; the message names both.
     """
-    from looopy.types.declared import near_miss  # only a provider of somebody's own needs it
+    from looopy.types.declared import near_miss  # only a custom provider needs it
 
     if found := near_miss(provider, _ABILITIES):
         wrong, right = found

@@ -38,12 +38,12 @@ class AnswerReader:
         try:
             return json.loads(data)
         except (ValueError, RecursionError):
-            raise self._invalid("what is no JSON") from None
+            raise self._invalid("invalid JSON") from None
 
     def _tool_call(
         self, index: Any, call_id: Any, name: Any, arguments: Any, signature: str = ""
     ) -> tuple[StreamEvent, ...]:
-        """More of a tool call; a value of another type than it should have is none."""
+        """More of a tool call; a value of a wrong type is left out."""
         return self._answer.tool_call(
             index if isinstance(index, int) else None,
             call_id=call_id if isinstance(call_id, str) else None,

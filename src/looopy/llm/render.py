@@ -9,8 +9,8 @@ this pure function renders each request from it; valid messages are returned as 
 The idea: an assistant message reserves one place for the result of each of its calls, directly
 after itself and in call order. A result goes to the place that the newest announcement reserved
 for its id, wherever in the log it comes, so it ends up adjacent to its call. A result without a
-place is an orphan or a duplicate and is left out. A place that stays empty gets a result that says
-so, in words that never change, so that prompt caches stay valid.
+place is an orphan or a duplicate and is left out. A place that stays empty gets a result of fixed
+words, so that prompt caches stay valid.
 """
 
 from __future__ import annotations
@@ -252,7 +252,7 @@ class Rendering:
         content = _visible_blocks(result.content)
         self._items[place] = result if content is None else replace(result, content=content)
         if place < self._settled_items:
-            # Into a new list: somebody may still read the old one.
+            # Into a new list: a caller may still read the old one.
             self._settled, self._settled_items = [], 0
             self._open = sum(isinstance(item, ToolCall) for item in self._items)
         else:
@@ -350,7 +350,7 @@ def _assistant(message: AssistantMessage, reader: _Reader) -> AssistantMessage |
         elif isinstance(block, ToolCall):
             blocks.append(_call(block, may_replay=may_replay))
         elif isinstance(block, (ServerToolCall, ServerToolResult)):
-            # Of an answer that was cut off, the result may be missing.
+            # An answer that was cut off may lack the result.
             if may_replay and reader.is_named and message.stop_reason not in CUT_OFF:
                 blocks.append(block)
         elif _says_something(block.text):

@@ -71,7 +71,7 @@ def resolve_provider(spec: str | LLMProvider, **options: Any) -> LLMProvider:
     if not isinstance(spec, str):
         if isinstance(spec, type) or not callable(getattr(spec, "stream", None)):
             raise UnknownModel(
-                f"{spec!r} is no model: give a name such as {FORMS[0]!r}, or an object that"
+                f"{spec!r} is not a model: give a name such as {FORMS[0]!r}, or an object that"
                 " has stream()"
             )
         check_abilities(spec)

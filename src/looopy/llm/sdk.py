@@ -70,7 +70,7 @@ class Call:
     sources: Sequence[int] = ()
     ends_at: float = math.inf
     said_done: bool = False
-    begun: bool = False  # the model has said a first word
+    begun: bool = False  # the model has sent a first word
 
 
 class SDKProvider:
@@ -239,7 +239,7 @@ class SDKProvider:
     def _prices(self, model: str) -> Prices:
         return Prices(model, self._price_as, self._url)
 
-    def _is_last(self, data: str) -> bool:  # noqa: ARG002 - for those who override it
+    def _is_last(self, data: str) -> bool:  # noqa: ARG002 - for subclasses
         """True if a text is not an event but the mark of the end."""
         return False
 
@@ -426,7 +426,7 @@ class SDKProvider:
 
 
 def _joined(body: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
-    """*extra*, its lists of tools and the like after those of *body* rather than over them."""
+    """*extra*, its lists of tools and the like after *body*'s rather than over them."""
     return {
         name: [*body[name], *value] if name in _LISTS and name in body else value
         for name, value in extra.items()

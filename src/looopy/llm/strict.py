@@ -36,7 +36,7 @@ _LONGEST: Final = 1000  # a text in a grammar: llama.cpp refuses 2,000 repetitio
 
 
 class NotStrict(Exception):
-    """The schema has no strict form; the text says where and why. Never raised to a user."""
+    """The schema has no strict form; the text names place and reason. Never raised to a user."""
 
 
 def strict_schema(
@@ -46,7 +46,7 @@ def strict_schema(
     The strict form of *schema*, whose root is an object.
 
     Args:
-        every: Require every property; otherwise those that *schema* requires.
+        every: Require every property; otherwise only what *schema* requires.
         bounds: The server takes limits of numbers, lengths of lists, and patterns. Otherwise they
             become words, and a schema that refers to itself has no strict form.
         lengths: The server takes lengths of texts, as those do that make a grammar of the schema.
@@ -57,7 +57,7 @@ def strict_schema(
     maker = _Strict(every=every, bounds=bounds, lengths=lengths)
     made = maker.of(schema, "", 0)
     if made.get("type") != "object":
-        raise NotStrict("its root is no object")
+        raise NotStrict("its root is not an object")
     for name in ("$defs", "definitions"):
         if isinstance(defs := schema.get(name), Mapping):
             made[name] = {key: maker.of(one, f"/{name}/{key}", 1) for key, one in defs.items()}

@@ -268,11 +268,11 @@ class ThoughtTags:
     ) -> None:
         for tag in (tags,) if isinstance(tags, str) else tags:
             if not tag[:1].isalpha() or not tag.replace("-", "").replace("_", "").isalnum():
-                raise ConfigurationError(f"{tag!r} is no name of a tag, such as 'think'")
+                raise ConfigurationError(f"{tag!r} is not the name of a tag, such as 'think'")
         if isinstance(tags, str) or not tags:
             raise ConfigurationError("tags takes names, such as ['think', 'analysis']")
         if inside and inside.lower() not in [tag.lower() for tag in tags]:
-            raise ConfigurationError(f"inside={inside!r} is none of the tags")
+            raise ConfigurationError(f"inside={inside!r} is not one of the tags")
         self.provider = resolve_provider(provider)
         self._tags = tuple(tags)
         self._inside = inside

@@ -2,7 +2,7 @@
 Run a stored turn again, without network and without effects, and name the first difference.
 
 The model and the tools are answered from the log; everything between them is the code of today: the
-prompt, the tools' schemas, the limits, the loop. So a replay tells whether a change of the prompt,
+prompt, the tools' schemas, the limits, the loop. So a replay shows whether a change of the prompt,
 of a tool or of looopy changes a turn that has happened, and any turn becomes a test.
 
 Read `recording` (a turn as it was stored), then `answers` (a model and tools that answer from it),

@@ -97,7 +97,7 @@ class Script:
 
     def said_at_the_end(self) -> list[UserMessage | CustomMessage]:
         """
-        Take those that the recording has after the last answer, where the turn would end.
+        Take the messages that the recording has after the last answer, where the turn would end.
 
         Raises:
             TurnInterrupted: The recorded turn was cut off there.
@@ -265,12 +265,12 @@ class _Answering(Tool):
         return ToolResult(tuple(result.content), result.details, result.is_error)
 
     def _says(self, text: str) -> bool:
-        """True if the loop says *text* about a call of this tool that is cut off now."""
+        """True if *text* is the loop's result for a call of this tool that is cut off now."""
         return self._known and text == (CANCELLED if self.effects == "none" else OUTCOME_UNKNOWN)
 
 
 def asked_by(recording: Recording) -> Sequence[PendingRequest]:
-    """The requests of the turn itself; those of one that died are from whoever ended it."""
+    """The requests of the turn itself; a dead turn's come from the process that ended it."""
     return () if recording.outcome is Outcome.INTERRUPTED else recording.asked
 
 

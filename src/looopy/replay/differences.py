@@ -165,7 +165,7 @@ def _was_cut_before(one: Message, other: Message, then: Recording, played: Playe
     """
     True if looopy answers a call itself, and the recorded turn was cut off just before it would.
 
-    Both had the same tools, so it would have said the same. The cut may be a limit that a replay
+    Both had the same tools, so the answer would be the same. The cut may be a limit that a replay
     does not count, such as of failures.
     """
     return (
@@ -207,7 +207,7 @@ def _rest(then: Recording, now: Recording, played: Played) -> Difference | None:
     more, less = list(_ordered(then.messages)), list(_ordered(now.messages))
     if len(less) > len(more):
         extra = less[len(more)]
-        text = "the turn goes on where it had ended"
+        text = "the turn continues where it had ended"
         return Difference(
             kind="message", text=text, iteration=extra.iteration, now=_short(extra.message)
         )

@@ -78,7 +78,7 @@ async def replay(
     """
     Run a recorded turn again, the model and the tools answered from the *recording*.
 
-    The prompt, the tools' schemas, the limits and the loop are those of today. Nothing is sent, no
+    The prompt, the tools' schemas, the limits and the loop are today's. Nothing is sent, no
     tool runs, and nothing is stored. Budgets, time limits, hooks and the count of failures do not
     matter, and a summary is the recorded one. There is no caller: functions of the system prompt
     get a `TurnContext` without `auth_context`.
@@ -335,7 +335,7 @@ async def _tools_of(source: ToolProvider) -> Sequence[Tool]:
 
 
 class _AnsweringSource:
-    """A source whose calls get the recorded results; its prompts are those of *source*."""
+    """A source whose calls get the recorded results; its prompts come from *source*."""
 
     def __init__(self, source: ToolProvider, tools: Sequence[Tool]) -> None:
         self.tools = tools

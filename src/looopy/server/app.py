@@ -51,8 +51,8 @@ def create_app(
             `looopy.server.app_context`.
         hosts: The names that `Host` may have, with or without a port; `*` for any.
         origins: The origins of web pages, besides the server's own, that may use it.
-        metrics: Tells who may read `/metrics`, as *authenticate* does for the rest. By default the
-            person of a `LocalToken`; with another *authenticate*, nobody.
+        metrics: Identifies the readers of `/metrics`, as *authenticate* does for the rest. By
+            default only the person of a `LocalToken` reads them.
         may_answer: In place of the host's: see `AgentHost`.
         http_api: Serve the HTTP API, which the page and `Client` need. Without it, there are the
             probes, the metrics and the *protocols* alone.

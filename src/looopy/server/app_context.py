@@ -34,7 +34,7 @@ from looopy.types.context import AuthContext
 from looopy.types.message import UserMessage
 
 Authenticate: TypeAlias = Callable[[Request], AuthContext | Awaitable[AuthContext | None] | None]
-"""Tells who sends a request; `None` refuses it with 401. A function or a coroutine function."""
+"""Identifies the sender of a request; `None` refuses it with 401. May be a coroutine function."""
 
 Routes: TypeAlias = Callable[["AppContext"], Sequence[BaseRoute]]
 """The routes of a protocol for an application."""
@@ -48,7 +48,7 @@ class AppContext:
     The host, the limits and the authentication that the routes of a server share.
 
     Args:
-        authenticate: Tells who sends a request.
+        authenticate: Identifies the sender of a request.
 
     Attributes:
         host: The agents.
@@ -292,7 +292,7 @@ async def _turns_in(stores: Stores, context_id: str) -> int:
 
 
 class _Reads:
-    """The reads of one caller: those that may run, and those that use or wait for a place."""
+    """The reads of one caller: places for running ones, and a count with the waiting ones."""
 
     def __init__(self) -> None:
         self.places = asyncio.Semaphore(_READS_AT_ONCE)

@@ -1,5 +1,5 @@
 """
-Decisions of a person in a conversation of somebody else.
+Decisions of a person in another person's conversation.
 
 An application that passes `may_answer` lets one person decide requests for approval of another.
 Such a person sees the requests and nothing else of the conversation. A conversation without a
@@ -40,7 +40,7 @@ class OpenRequest(PendingRequest):
 
 
 MayAnswer: TypeAlias = Callable[[OpenRequest, AuthContext], bool | Awaitable[bool]]
-"""Decides if a person may answer a request of somebody else. A function or coroutine function."""
+"""Decides if a person may answer another person's request. A function or coroutine function."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ async def requests_for(
 async def open_in(
     record: ContextRecord, auth: AuthContext, may_answer: MayAnswer
 ) -> list[OpenRequest]:
-    """The open requests in a context of somebody else that *auth* may answer."""
+    """The open requests in another person's context that *auth* may answer."""
     found: list[OpenRequest] = []
     for request in record.state.pending if record.owner_actor != auth.actor_id else ():
         if request.kind is PendingKind.APPROVAL and not _is_over(request):

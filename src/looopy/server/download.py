@@ -136,7 +136,7 @@ def _range(request: Request, tag: str, size: int) -> tuple[int, int] | None:
     begin = int(first) if first else size - min(int(last), size)
     end = min(int(last) + 1, size) if first and last else size
     if begin >= end:
-        text = f"the range begins behind the end: there are {size:,} bytes"
+        text = f"the range begins after the end: there are {size:,} bytes"
         headers = {"Content-Range": f"bytes */{size}"}
         raise Problem(text, status=416, code="range_not_satisfiable", headers=headers)
     return begin, end

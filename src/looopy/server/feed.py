@@ -129,7 +129,7 @@ class _Reader:
         if len(self.waiting) >= self._limit:
             self.end(
                 SlowReader(
-                    f"{self._limit} events wait for this reader: continue behind the last one"
+                    f"{self._limit} events wait for this reader: continue after the last one"
                 )
             )
             return
@@ -302,7 +302,7 @@ class Feed:
         seq = self._seq(event)
         if seq is not None and self._shown is not None and seq <= self._shown:
             self._start_over()  # the store went back, and the agent continues from there
-        if self._follower is None:  # nobody reads
+        if self._follower is None:  # no reader
             self._note(event, self._shown)
         else:
             self._waiting.append((event, self._shown))

@@ -1,13 +1,13 @@
 """
-The agents of one process: one for each context that it serves, as long as somebody needs it.
+The agents of one process: one for each context that it serves, as long as it is needed.
 
 A request comes and goes; its agent and its turn stay. So the host owns the agents: it makes them in
 tasks of its own, and a request that leaves takes nothing with it. `AgentHost.agent` pins an agent
-while a caller uses it. An agent that nobody uses and that runs no turn is idle. The host shuts an
+while a caller uses it. An agent without a user and without a turn is idle. The host shuts an
 idle agent down after a while, or when another context needs its place.
 
-Tenant and owner come from the `AuthContext` alone. A context of somebody else looks like one that
-does not exist, whatever the caller wants of it.
+Tenant and owner come from the `AuthContext` alone. Another actor's context looks like one that
+does not exist, whatever the caller requests.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class AgentHost:
         idle_s: It shuts down an agent that was idle for so long.
         drain_s: How long `drain()` lets running turns continue.
         may_answer: `may_answer(request, auth)` returns true if a person may decide a request for
-            approval in a conversation of somebody else: see `OpenRequest`. `None`: nobody may.
+            approval in another person's conversation: see `OpenRequest`. `None`: only owners may.
 
     Raises:
         ConfigurationError: A limit is not a number above 0.
@@ -144,7 +144,7 @@ class AgentHost:
     # --- who may -------------------------------------------------------------------------------
 
     def stores_for(self, auth: AuthContext | None) -> Stores:
-        """The stores of the caller's tenant; without a `tenant_id`, those that the host has."""
+        """The stores of the caller's tenant; without a `tenant_id`, the host's stores."""
         if auth is None or auth.tenant_id in (None, self.stores.tenant):
             return self.stores
         return self.stores.for_tenant(str(auth.tenant_id))
@@ -229,7 +229,7 @@ class AgentHost:
         """
         The events of a context: the durable ones of every process, and the passing ones from here.
 
-        The host keeps the agent while somebody reads. Close the generator to leave; the turn that
+        The host keeps the agent while the generator is open. Close it to leave; the turn that
         runs is not cancelled.
 
         Args:
@@ -298,7 +298,7 @@ class AgentHost:
             answer: `True`, `False`, `Approve(...)`, `Deny(...)`, or the JSON form of one.
 
         Raises:
-            ContextNotFound: The context is somebody else's, and `may_answer` does not let *auth*
+            ContextNotFound: The context is another actor's, and `may_answer` does not let *auth*
                 answer a request of this id; or it does not exist: the two are not distinguished.
             FactoryFailed: `may_answer` or the factory raised.
             LooopyError: Same as `Agent.decide` and `agent`.
@@ -321,7 +321,7 @@ class AgentHost:
         Args:
             answers: By request id.
             metadata: Of the turn that stores them.
-            admission: Entered once it is known that the caller may decide: so no limit tells a
+            admission: Entered once it is known that the caller may decide: so no limit shows a
                 stranger that the context exists.
 
         Returns:
@@ -343,7 +343,7 @@ class AgentHost:
         self, context_id: str, request_ids: Iterable[str], auth: AuthContext | None
     ) -> bool:
         """
-        True if *auth* may decide all these requests in a context of somebody else, decided or not.
+        True if *auth* may decide all these requests in another actor's context, decided or not.
 
         Raises:
             FactoryFailed: `may_answer` raised.
@@ -376,7 +376,7 @@ class AgentHost:
         async with self._pinned(context_id, stores) as kept:
             agent = await self._opened(kept)
             if agent.state.status in (AgentStatus.CREATED, AgentStatus.SHUTDOWN):
-                await agent.start()  # somebody else has shut it down
+                await agent.start()  # it was shut down elsewhere
             yield agent
 
     @contextlib.asynccontextmanager
@@ -471,7 +471,7 @@ class AgentHost:
 
     async def sample(self, context_id: str, auth: AuthContext | None = None) -> Agent:
         """
-        Have the factory make an agent to look at. The host does not keep it, and nobody starts it.
+        Have the factory make an agent to look at. The host neither keeps nor starts it.
 
         It is made on the stores of the caller's tenant. Call `authorise` first if it is shown.
 
@@ -532,7 +532,7 @@ class AgentHost:
         await asyncio.wait(closing, return_when=asyncio.FIRST_COMPLETED)
 
     def _close(self, kept: _Kept) -> asyncio.Task[None]:
-        """Shut an agent down, in a task that nobody cancels."""
+        """Shut an agent down, in a task that is not cancelled."""
         name = f"close {kept.key[1]}"
         kept.closing = asyncio.create_task(self._shut_down(kept), name=name)
         return kept.closing

@@ -1,9 +1,9 @@
 """
 `/metrics`: the numbers of this process, as Prometheus reads them.
 
-They tell about all tenants and owners at once: which models and tools are used, and how much. So
-they are not for every caller of the API. By default the one person of a `LocalToken` reads them,
-and on a server for many, only who the application names.
+They cover all tenants and owners at once: which models and tools are used, and how much. So they
+are not for every caller of the API. By default the one person of a `LocalToken` reads them, and on
+a server for many, only callers that the application names.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from looopy.server.problems import Problem
 
 def metrics_routes(app_context: AppContext, readers: Authenticate | None) -> Sequence[BaseRoute]:
     """
-    The route, if somebody may read it.
+    The route, if it has a reader.
 
     Args:
-        readers: Tells who reads the metrics, as `authenticate` of `create_app`. `None`: the person
-            of the application's `LocalToken`; with another way to authenticate, nobody.
+        readers: Identifies readers of the metrics, as `authenticate` of `create_app`. `None`: only
+            the person of the application's `LocalToken`.
     """
     if readers is None and isinstance(app_context.authenticate, LocalToken):
         readers = app_context.authenticate

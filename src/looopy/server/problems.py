@@ -74,7 +74,7 @@ def status_of(error: BaseException) -> int:
 
 def problem_of(error: Exception) -> Problem:
     """
-    The problem that a client is told of an *error*.
+    The problem that a client gets for an *error*.
 
     An error that is the server's own fault keeps its text for the log: the client gets the word
     `internal_error`.
@@ -84,7 +84,7 @@ def problem_of(error: Exception) -> Problem:
     status = status_of(error)
     if status == 500:
         _logger.error("a request failed: %s", error, exc_info=error)
-        return Problem("the server failed; its log says why", status=500, code="internal_error")
+        return Problem("the server failed; see its log", status=500, code="internal_error")
     return Problem(
         str(error),
         status=status,

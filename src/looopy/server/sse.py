@@ -1,7 +1,7 @@
 """
 Server-sent events: one frame an event, made once for all readers, and the response that sends them.
 
-`id:` is the `seq` of a durable event, so a client that lost its connection says how far it came by
+`id:` is the `seq` of a durable event, so a client that lost its connection reports its place by
 `Last-Event-ID`. A frame without an id repeats nothing after a reconnect: a delta, a report.
 """
 

@@ -2,7 +2,7 @@
 Decides whether a turn is watched, without loading OpenTelemetry.
 
 An application that wants traces or metrics has imported OpenTelemetry's API and set a provider.
-Where nobody did, there is nothing to do, and a turn pays for one look into `sys.modules`.
+Otherwise there is nothing to do, and a turn pays for one look into `sys.modules`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _of_metrics: Any = None
 
 def watch_turn(context_id: str, agent_name: str, redact: Redact) -> TurnWatch | None:
     """
-    Watch a turn that was asked for, from now on; `None` if nobody wants to know.
+    Watch a turn that was asked for, from now on; `None` without traces and metrics.
 
     Args:
         redact: Removes the turn's secrets from a JSON value.

@@ -2,7 +2,7 @@
 Providers of OpenTelemetry for a program of looopy's own: `looopy serve`.
 
 An application configures OpenTelemetry as it likes, and looopy takes its providers. A program whose
-main function is looopy's has nobody else to do so. It reads the variables that OpenTelemetry
+main function is looopy's has to do so itself. It reads the variables that OpenTelemetry
 defines, and leaves a provider alone that the application's module has set.
 """
 

@@ -79,7 +79,7 @@ class Instruments:
         # to the thread that records, which may be its own (garbage collection ends an abandoned
         # turn anywhere) or a collector's.
         self._recording = Lock()
-        # Counted in a dictionary, and read when somebody collects: a turn changes them four times.
+        # Counted in a dictionary, and read when a reader collects: a turn changes them four times.
         self.waiting: Counter[str] = Counter()
         self.running: Counter[str] = Counter()
         self._unpriced: Counter[tuple[tuple[str, Any], ...]] = Counter()

@@ -1,9 +1,9 @@
 """
-The names of spans, attributes and metrics: those of OpenTelemetry's GenAI conventions, and ours.
+The names of spans, attributes and metrics: from OpenTelemetry's GenAI conventions, and ours.
 
-The GenAI names are those of `opentelemetry-semantic-conventions` 0.66b2, module
+The GenAI names come from `opentelemetry-semantic-conventions` 0.66b2, module
 `opentelemetry.semconv._incubating`; a test compares them. The two durations that this package lacks
-are those of `opentelemetry-util-genai` 1.3b0. All of them have the status Development, so they are
+come from `opentelemetry-util-genai` 1.3b0. All of them have the status Development, so they are
 written down here, and not imported. Names of ours begin with `looopy.`.
 """
 

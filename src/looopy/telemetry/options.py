@@ -23,7 +23,7 @@ class Options:
     The choices of this process; see `configure`.
 
     Attributes:
-        content: `None`: as the environment says.
+        content: `None`: by the environment.
     """
 
     enabled: bool = True
@@ -62,7 +62,7 @@ def configure(
             `OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT` is `SPAN_ONLY` or `SPAN_AND_EVENT`.
         redact: Called with each text of the content; its result is shown instead. If it fails, the
             text is left out.
-        tracer_provider, meter_provider: Used in place of those that OpenTelemetry holds for the
+        tracer_provider, meter_provider: Used in place of the ones that OpenTelemetry holds for the
             whole process.
 
     Raises:

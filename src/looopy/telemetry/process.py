@@ -1,8 +1,8 @@
 """
 The name of this process, by which operators match a turn with the log and with traces.
 
-A host's name would tell users of a conversation about the machines that serve them, and a process
-id is used again. So the name is the process id, a hyphen and eight random digits.
+A host's name would show users of a conversation the machines that serve them, and a process id is
+used again. So the name is the process id, a hyphen and eight random digits.
 """
 
 from __future__ import annotations

@@ -400,7 +400,7 @@ class ToolWatch:
     def begin(
         self, call: ToolCall, instruments: Instruments, turn: Context, content: Content | None
     ) -> None:
-        """Begin the span within that of the *turn*, and make it current in the call's task."""
+        """Begin the span within the *turn*'s, and make it current in the call's task."""
         span = instruments.tracer.start_span(
             f"{names.EXECUTE_TOOL} {self._name}",
             turn,
@@ -505,7 +505,7 @@ def _of_usage(usage: Usage) -> dict[str, Any]:
 
 
 def _end(span: Span, error: str | None) -> None:
-    """End *span*. The kind of an error is told, but never its text, which may quote anything."""
+    """End *span*. It gets the kind of an error, but never its text, which may quote anything."""
     if error is not None:
         span.set_attribute(names.ERROR_TYPE, error)
         span.set_status(Status(StatusCode.ERROR))

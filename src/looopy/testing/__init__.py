@@ -1,7 +1,7 @@
 """
 The test kit, for users of looopy and for looopy itself; no other room imports it.
 
-It replays scripted models, breaks stores on purpose, and tells authors of a store whether it keeps
+It replays scripted models, breaks stores on purpose, and shows authors of a store whether it keeps
 every promise. The room imports `stores`, `llm`, `types`, `errors`, `_failpoints`, and in some
 files pytest or Hypothesis. Names are loaded on first use, so the scripted provider works in a base
 install.
@@ -13,7 +13,7 @@ install.
 - `machines`: Hypothesis compares a store with the stores in memory. `hostile`: values that some
   database or encoder changes.
 
-Exports: the names in `__all__`; those of `looopy.testing.stores` and `looopy.testing.faults`. Read
+Exports: the names in `__all__`, in `looopy.testing.stores` and in `looopy.testing.faults`. Read
 `llm`, `stores`, `contracts/message`, `machines`.
 """
 

@@ -41,7 +41,7 @@ _IMAGE_TOKENS = 1000
 
 @dataclass(frozen=True, slots=True)
 class ScriptedText:
-    """The model says `text`."""
+    """The model answers `text`."""
 
     text: str
 
@@ -242,7 +242,7 @@ def _lines(reply: Any) -> tuple[Line, ...]:
     for line in lines:
         if not isinstance(line, (ScriptedText, ScriptedCall, ScriptedFailure)):
             raise TypeError(
-                f"{line!r} is no reply: use text(...), tool_call(...), failure(...), a tuple of"
+                f"{line!r} is not a reply: use text(...), tool_call(...), failure(...), a tuple of"
                 " them or a function of the request"
             )
     return lines

@@ -380,12 +380,12 @@ class StoresAgree(RuleBasedStateMachine):
 
     @rule(context=_CONTEXTS, owner=st.none() | _PEOPLE, force=st.booleans())
     def erase(self, context: str, owner: str | None, force: bool) -> None:
-        """Erase a context with all it holds, by force or not, or only if it is somebody's."""
+        """Erase a context with all it holds, by force or not, or only if it has this owner."""
         self._erased(lambda s: s.contexts.erase(context, owner=owner, force=force))
 
     @rule(person=_PEOPLE, force=st.booleans())
     def erase_person(self, person: str, force: bool) -> None:
-        """Erase what is somebody's, and what they said to others."""
+        """Erase a person's contexts, and that person's messages elsewhere."""
         self._erased(lambda s: s.contexts.erase_person(person, force=force))
 
     @rule(
@@ -436,7 +436,7 @@ class StoresAgree(RuleBasedStateMachine):
 
     @rule(context=_CONTEXTS, new=_NEW_CONTEXTS, at=st.none() | st.integers(-1, 12))
     def fork(self, context: str, new: str, at: int | None) -> None:
-        """Fork the present, or a place that may be no end of a turn."""
+        """Fork the present, or a place that may be within a turn."""
         found = self.both(lambda s: s.journal.fork(context, new, at=at))
         if found is not None:
             self.claims.pop(new, None)
@@ -506,7 +506,7 @@ class StoresAgree(RuleBasedStateMachine):
         anew=st.booleans(),
     )
     def save_in_turn(self, context: str, actor: str, name: str, anew: bool = False) -> None:
-        """A turn of somebody that saves a version of an artifact."""
+        """A turn of an actor that saves a version of an artifact."""
         claimed = self._begin(context, "x", actor)
         if claimed is not None:
             kind = ArtifactKind.FILE

@@ -84,7 +84,7 @@ def opened(factory: str, place: str) -> AbstractAsyncContextManager[Stores]:
 
 class Processes:
     """
-    Starts processes on one store; leaving the context manager ends those that are left.
+    Starts processes on one store; leaving the context manager ends the ones that are left.
 
     Args:
         factory: See `opened`.
@@ -302,7 +302,7 @@ def _preload(factory: str, place: str, log: Path) -> None:
 
 def _import_all(names: Sequence[str]) -> None:
     for name in names:
-        with suppress(Exception):  # the child that needs it will say why
+        with suppress(Exception):  # the child that needs it will report why
             importlib.import_module(name)
 
 
@@ -323,7 +323,7 @@ async def _serve_steps(line: Connection, factory: str, place: str, watch: _Watch
     async with contextlib.AsyncExitStack() as stack:
         try:
             stores = await stack.enter_async_context(opened(factory, place))
-        except Exception as error:  # noqa: BLE001 - the test is told, whatever it is
+        except Exception as error:  # noqa: BLE001 - the test gets it, whatever it is
             line.send((False, StoreNotOpened(f"{type(error).__name__}: {error}"), []))
             return
         line.send((True, None, []))

@@ -32,8 +32,8 @@ def check_answer(request: PendingRequest, value: Any, *, opened: bool = False) -
         opened: True for the decrypted credential; an encrypted one cannot be checked.
 
     Raises:
-        ValueRefused: It does not; `path` points into the inputs, as `/inputs/REQUEST_ID/...`. Of a
-            credential it shows nothing.
+        ValueRefused: It does not; `path` points into the inputs, as `/inputs/REQUEST_ID/...`. The
+            error shows nothing of a credential.
     """
     if request.auth is not None and not opened and not _is_encrypted(value):
         raise refused(
@@ -86,7 +86,7 @@ def _check_decision(request: PendingRequest, value: Any) -> None:
 
 
 def _is_encrypted(value: Any) -> bool:
-    """True if *value* is a compact JWE (RFC 7516, section 7.1), whoever may read it."""
+    """True if *value* is a compact JWE (RFC 7516, section 7.1), readable or not."""
     found = re.fullmatch(_COMPACT_JWE, value) if isinstance(value, str) else None
     if found is None:
         return False

@@ -1,5 +1,5 @@
 """
-A tool that needs a person: it asks, its call stays open, and the turn ends until somebody answers.
+A tool that needs a person: it asks, its call stays open, and the turn ends until the answer.
 
 No process waits. The question is in the store; the answer may come days later and in another
 process, and then the tool runs again from its first line, now with the answer. So a tool must ask
@@ -32,11 +32,11 @@ class Ask:
         key: The key of the answer in `ToolContext.answers`; its own within the call.
         kind: The kind of answer.
         prompt: One sentence for the person who answers.
-        schema: JSON Schema of the value; for a pydantic model, the model's schema. Of an approval,
+        schema: JSON Schema of the value; for a pydantic model, the model's schema. For an approval,
             it is the schema of the arguments: without one, `Approve(args=...)` is refused.
         options: The choices.
         tool_name: The tool that the question is about; `None`: the asking tool.
-        args: The arguments of that call; `None`: those of the asking call.
+        args: The arguments of that call; `None`: the asking call's arguments.
         expires_s: After so many seconds it can no longer be answered; `None`: never.
         auth: The requested credentials; `kind` is then `auth`. They come encrypted, which needs the
             extra `auth`, and within 15 minutes.
@@ -90,7 +90,7 @@ class Ask:
             except InvalidTool as error:
                 why = error.message.partition(": ")[2]
                 raise ValueRefused(
-                    f"Ask.schema is no valid JSON Schema: {why}", path="/schema"
+                    f"Ask.schema is not a valid JSON Schema: {why}", path="/schema"
                 ) from None
         if self.expires_s is not None and (
             not isinstance(self.expires_s, (int, float))
@@ -104,7 +104,7 @@ class Ask:
 
 class NeedsInput(BaseException):
     """
-    Raised by a tool to ask: the call stays open until somebody has answered.
+    Raised by a tool to ask: the call stays open until a person has answered.
 
     It is not an `Exception`, so that a tool which catches all of its own failures does not catch
     this.
@@ -130,7 +130,7 @@ class NeedsInput(BaseException):
         try:
             size = len(json.dumps(state, allow_nan=False))
         except (TypeError, ValueError, RecursionError) as error:
-            raise ValueRefused(f"NeedsInput.state is no JSON: {error}", path="/state") from None
+            raise ValueRefused(f"NeedsInput.state is not JSON: {error}", path="/state") from None
         if size > MAX_STATE_CHARS:
             raise ValueRefused(
                 f"NeedsInput.state takes at most {MAX_STATE_CHARS} characters of JSON, not {size}:"

@@ -115,9 +115,9 @@ class ToolContext:
         """
         Ask a person, and return the answer.
 
-        Without an answer the call ends here and stays open, and the turn ends; once somebody has
-        answered, the tool runs again from its first line, and this returns the value. Do everything
-        that must not happen twice after the last question.
+        Without an answer the call ends here and stays open, and the turn ends. After the answer,
+        the tool runs again from its first line, and this returns the value. Do everything that must
+        not happen twice after the last question.
 
         Args:
             prompt: One sentence for the person who answers.
@@ -183,7 +183,7 @@ class ToolOptions(TypedDict, total=False):
 
 
 _UNSAFE_RETRIES: Final = (
-    "retries makes calls again, which its effects do not bear: say effects='none' or 'idempotent',"
+    "retries makes calls again, which its effects do not allow: set effects='none' or 'idempotent',"
     " or raise RetryCall to leave it to the model"
 )
 
@@ -202,7 +202,7 @@ class Tool:
         effects: `"none"` (read only), `"idempotent"` (repeating is harmless), `"external"`
             (repeating may do harm).
         on_resume: The handling of a call whose process died while it ran: `"rerun"` it, `"ask"` a
-            person, or `"fail"`: tell the model that the outcome is unknown. Default: rerun, or fail
+            person, or `"fail"`: the model sees that the outcome is unknown. Default: rerun, or fail
             for external.
         needs_approval: A person allows each call before it runs: always, or if this function of the
             arguments and the `ToolContext`, sync or async, returns true. If the function fails, the
@@ -401,10 +401,10 @@ class TurnToolProvider(ToolProvider, Protocol):
 
 @runtime_checkable
 class SharedToolProvider(Protocol):
-    """A source that holds connections: open while somebody uses it."""
+    """A source that holds connections: open while an agent uses it."""
 
     def acquire(self) -> None:
-        """Somebody begins to use it; does not wait. As often as `release()`."""
+        """An agent begins to use it; does not wait. As often as `release()`."""
         ...
 
     async def release(self) -> None:

@@ -60,14 +60,14 @@ def _wrapped(source: ToolSource) -> Tool | ToolProvider:
     if isinstance(source, (Tool, ToolProvider)):
         return source
     if hasattr(source, "as_tool"):
-        raise InvalidTool("an agent is no tool by itself: pass agent.as_tool()")
+        raise InvalidTool("an agent is not a tool by itself: pass agent.as_tool()")
     if inspect.ismethod(source) and source.__name__ == "as_tool":
         raise InvalidTool("as_tool is called: pass agent.as_tool()")
     if callable(source):
         from looopy.tools.function.decorator import tool
 
         return tool(source)
-    raise InvalidTool(f"{source!r} is no tool: pass a function, a Tool or a ToolProvider")
+    raise InvalidTool(f"{source!r} is not a tool: pass a function, a Tool or a ToolProvider")
 
 
 class HeldTools:

@@ -164,10 +164,10 @@ def _compile(parameters: Mapping[str, Any]) -> Validator:
     except jsonschema_rs.ValidationError as error:
         where = show_path(error.instance_path)
         raise InvalidTool(
-            f"parameters is no valid JSON Schema: {where}: {shorten(error.message, 300)}"
+            f"parameters is not a valid JSON Schema: {where}: {shorten(error.message, 300)}"
         ) from None
     except ValueError as error:
-        raise InvalidTool(f"parameters is no valid JSON Schema: {error}") from None
+        raise InvalidTool(f"parameters is not a valid JSON Schema: {error}") from None
 
 
 def _refuse_to_fetch(uri: str) -> NoReturn:

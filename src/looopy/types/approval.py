@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Final
 
 EXPIRED: Final = {"approved": False, "expired": True}
-"""The stored answer to a request that nobody answered in time."""
+"""The stored answer to a request that was not answered in time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +22,7 @@ class Approve:
 
     Attributes:
         args: The arguments to run it with, all of them, in place of those in `PendingRequest.args`.
-            They must fit `PendingRequest.schema`. `None`: those that were shown.
+            They must fit `PendingRequest.schema`. `None`: the shown arguments.
         note: A sentence for the model, which sees it with the result.
     """
 

@@ -33,7 +33,7 @@ def read_json(raw: str) -> Any:
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"not valid JSON ({name} is no number of JSON)")
+    raise ValueError(f"not valid JSON ({name} is not a JSON number)")
 
 
 def _read_int(digits: str) -> int:

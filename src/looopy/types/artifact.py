@@ -95,7 +95,7 @@ class OpenArtifact(Protocol):
 
 
 class ArtifactWriter(Protocol):
-    """The artifact methods that a tool gets: write and read those of its own context."""
+    """The artifact methods that a tool gets, for its own context."""
 
     async def save(
         self,

@@ -98,7 +98,7 @@ _LOOPBACK = ("http://127.0.0.1", "http://localhost")
 
 
 def auth_to_json(request: AuthRequest) -> dict[str, Any]:
-    """The request as a JSON object, without what it does not say."""
+    """The request as a JSON object, without unset fields."""
     found = {field.name: getattr(request, field.name) for field in fields(request)}
     found["type"] = AuthType(request.type).value
     found["scopes"] = list(request.scopes)

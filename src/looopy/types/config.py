@@ -134,7 +134,7 @@ class Hooks:
             `is_error`); `None` leaves it. Called for each call that ran, also if it failed.
         transform_context: Messages to messages, before each model call; the stored log is
             untouched.
-        convert_to_llm: Messages to those that the provider may see; default: user, assistant and
+        convert_to_llm: Selects the messages that the provider may see; default: user, assistant and
             tool results.
         get_api_key: Provider name and auth context to a key, per model call.
         on_compact: Receives the messages that a summary replaces and its text, before it is stored,
@@ -161,7 +161,7 @@ class Hooks:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelOptions:
     """
-    How the model calls of an agent or of one turn are made. What is not set stays as it was.
+    Options of the model calls of an agent or of one turn. Unset fields change nothing.
 
     Attributes:
         model: The provider's own name for another model; empty: the provider's.
@@ -173,8 +173,8 @@ class ModelOptions:
             many of the likeliest tokens in its place: 0 to 20.
         strict_tools: The server holds the model to the schemas of all tools (`True`) or of those
             named. `False` and `None`: of none.
-        headers: Sent with each request, over ours. looopy keeps the values of those that look like
-            credentials out of everything that it stores or shows.
+        headers: Sent with each request, over ours. looopy keeps values that look like credentials
+            out of everything that it stores or shows.
         extra_body: Fields of each request's body, over ours and the provider's; `tools` and
             `include` come after them.
 
@@ -225,7 +225,7 @@ class ModelOptions:
             )
 
     def over(self, other: "ModelOptions") -> "ModelOptions":
-        """These options, and those of *other* where these are not set."""
+        """These options, and *other*'s where these are not set."""
         mine = {f.name: getattr(self, f.name) for f in fields(self)}
         given = {name: value for name, value in mine.items() if value not in (None, "", (), {}, [])}
         for name in ("headers", "extra_body"):
@@ -286,7 +286,7 @@ class LoopConfig:
             half as long again; at most 300.
         busy_timeout_s: How long `on_busy="wait"` waits.
         max_result_bytes: How much of one tool result the model sees, in UTF-8 bytes.
-        options: More options of each model call; they win over those of the same name here.
+        options: More options of each model call; they win over options of the same name here.
         thinking_budgets: Tokens for thinking by level, such as `{"high": 20_000}`, for models that
             think by a budget; `None`, or a missing level: the provider's own.
 

@@ -2,13 +2,13 @@
 Makes frozen objects in a fraction of the time that their constructor takes.
 
 A frozen dataclass fills its fields by `object.__setattr__`, one call each, after a call of the
-class, which is itself slow with keywords. That is nothing for an object now and then; but a turn
-makes an event for each delta, and a history is read by the ten thousand messages. The function that
-`maker` gives is called like the class: it fills an unfrozen twin with the same slots, as any object
-is filled, and turns that into one of the class before anybody sees it. `amended` copies one so, and
-`quick` lets the class itself fill its instances like that.
+class, which is itself slow with keywords. That matters because a turn makes an event for each
+delta, and a history has ten thousand messages. The function that `maker` returns is called like the
+class: it fills an unfrozen twin with the same slots, as any object is filled, and changes the
+twin's class before it returns it. `amended` copies an object in this way, and `quick` lets the
+class itself fill its instances so.
 
-The functions are compiled from text, with `exec`, as those of `dataclasses` are: a function that
+The functions are compiled from text, with `exec`, like the ones of `dataclasses`: a function that
 looped over fields would be slower than the usual constructor. They are made of the names of fields
 and of nothing else.
 
@@ -31,10 +31,10 @@ def maker(cls: Callable[P, T]) -> Callable[P, T]:
     """
     A function that makes instances of *cls*, a frozen and slotted dataclass.
 
-    Its parameters, defaults and results are those of *cls*; `__post_init__` is called.
+    It has the parameters, defaults and results of *cls*; `__post_init__` is called.
 
     Raises:
-        TypeError: *cls* is no such class, or has fields that no parameter fills.
+        TypeError: *cls* is not such a class, or has fields that no parameter fills.
     """
     kind = cast("Any", cls)
     filled, known = _look_into(kind)
@@ -69,8 +69,8 @@ def quick(cls: type[T]) -> type[T]:
     """
     A decorator of a frozen and slotted dataclass: a constructor that takes half the time.
 
-    Signature and effect are those of the usual one, which serves the first few instances: making
-    the other takes as long as some hundred of them, so importing a class makes none. Classes that
+    Signature and effect equal the usual constructor's, which serves the first few instances: making
+    the other takes as long as some hundred of them, so it is not made at import. Classes that
     derive from *cls* are left as they are.
     """
     kind = cast("Any", cls)

@@ -152,7 +152,7 @@ class TurnContext:
         auth_context: New for this turn; never stored.
         artifacts: Writer for the context's artifacts, or `None` in a bare loop.
         stores: The `Stores` that hold the context, or `None` in a bare loop.
-        epoch: Rises with each owner of the context, so it tells an owner of before apart; `None`
+        epoch: Rises with each owner of the context, so it distinguishes earlier owners; `None`
             for a turn that is not stored.
     """
 

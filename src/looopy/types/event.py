@@ -138,7 +138,7 @@ class MessageEnd(Event):
         first_delta_s: Seconds to the first delta (assistant).
         attempts: Model calls it took, 1 without a retry (assistant).
         request: Digests of its request: of the model's name, the tools and the system prompt.
-            `None` if they are those of the turn's call before (assistant).
+            `None` if they equal the digests of the turn's previous call (assistant).
     """
 
     type: ClassVar[Literal["message_end"]] = "message_end"
@@ -158,7 +158,7 @@ class ToolExecutionStart(Event):
     A tool is about to run. Durable when the tool has effects, see `looopy.tools`.
 
     Attributes:
-        args: The arguments of the call: the model's, or those that a person approved instead.
+        args: The arguments of the call: the model's, or the ones that a person approved instead.
         edited: True if a person gave the arguments.
     """
 
@@ -201,7 +201,7 @@ class ServerToolStart(Event):
     The provider's own server begins to run a tool of its own, such as its web search.
 
     Attributes:
-        args: The arguments, as far as the provider has said them.
+        args: The arguments, as far as the provider has sent them.
     """
 
     type: ClassVar[Literal["server_tool_start"]] = "server_tool_start"
@@ -259,7 +259,7 @@ class ArtifactUpdate(Event):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputRequired(Event):
     """
-    The turn ends until somebody answers; see `AgentState.pending`.
+    The turn ends until a person answers; see `AgentState.pending`.
 
     `reason` is a sentence where nothing is pending: a budget has to be raised.
     """
@@ -282,13 +282,13 @@ class AuthRequired(Event):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApprovalDecided(Event):
     """
-    A request for approval was answered, or expired; `timestamp` says when.
+    A request for approval was answered, or expired, at `timestamp`.
 
     Attributes:
-        decision: `expired` is the decision of nobody: it is not a denial.
+        decision: `expired` is not a denial: no person decided.
         actor_id: The person who answered, who may be another one than the actor for whom the call
             runs. `None` if the answer came without an `AuthContext`, or the request expired.
-        args: The arguments that the person put in the place of those that were shown, or `None`.
+        args: The arguments with which the person replaced the shown ones, or `None`.
         text: The person's note or reason, or `None`.
     """
 
@@ -448,7 +448,7 @@ def durable(events: Iterable[AgentEvent]) -> list[AgentEvent]:
 
 def number(stored: Sequence[Event], seq: int, position: int, same: Sequence[Event] = ()) -> None:
     """
-    Complete durable events once they are stored and before anybody sees them.
+    Complete durable events once they are stored and before a subscriber sees them.
 
     Args:
         seq: The number of the first one; 0: they have no numbers yet.

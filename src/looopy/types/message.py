@@ -211,7 +211,7 @@ class Cost:
     """
     US dollars.
 
-    `complete` is false for a sum of which some calls have no known price: it is that of the others.
+    `complete` is false for a sum that lacks calls without a known price.
     """
 
     input: float = 0.0
@@ -372,7 +372,7 @@ class AssistantMessage:
     An answer of the model: text, thinking and tool calls in order; a string becomes one text block.
 
     `response_id` is the provider's name for the answer, as its logs and its support know it.
-    `logprobs` are those of its tokens, if `ModelOptions.logprobs` asked for them.
+    `logprobs` belong to its tokens, if `ModelOptions.logprobs` asked for them.
     """
 
     role: ClassVar[str] = "assistant"

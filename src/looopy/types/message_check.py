@@ -56,7 +56,7 @@ Lost: TypeAlias = list[str]
 """Where something was left out, as JSON pointers."""
 
 _MOST_DOLLARS: Final = 1_000_000
-"""For one call: more than that is an error of whoever says it."""
+"""For one call: a higher cost is an error of its source."""
 _ROUNDING: Final = 1e-9
 _MEDIA: Final[dict[Any, str]] = {
     ImageContent: "an image",
@@ -84,7 +84,7 @@ def check_message(message: object, path: str = "") -> None:
     """
     kind = _class_of(message)
     if kind is None:
-        raise _refused(path, f"{type(message).__name__} is no message")
+        raise _refused(path, f"{type(message).__name__} is not a message")
     _check_fields(kind, message, path)
     allowed = BLOCKS_OF.get(kind)
     content = getattr(message, "content", None)
@@ -95,7 +95,7 @@ def check_message(message: object, path: str = "") -> None:
     for i, block in enumerate(content):
         here = f"{path}/content/{i}"
         if not isinstance(block, allowed):
-            raise _refused(here, f"{type(block).__name__} is no block of this message")
+            raise _refused(here, f"{type(block).__name__} is not a block of this message")
         _check_fields(next(one for one in allowed if isinstance(block, one)), block, here)
         _check_source(block, here)
 
@@ -143,7 +143,7 @@ def mended_message(message: Message, lost: Lost) -> Message:
     """*message* with each field of the type it should have, or itself; *lost* gets the places."""
     kind = _class_of(message)
     if kind is None:
-        raise _refused("", f"{type(message).__name__} is no message")
+        raise _refused("", f"{type(message).__name__} is not a message")
     changes = _changes(kind, message, "", lost)
     allowed = BLOCKS_OF.get(kind)
     if allowed is not None:
@@ -163,7 +163,7 @@ def mended_answer(answer: Any, lost: Lost) -> AssistantMessage:
     if type(answer) is AssistantMessage and is_plain_message(answer):  # as nearly all are
         return answer
     if not isinstance(answer, AssistantMessage):
-        raise _refused("", f"{type(answer).__name__} is no AssistantMessage")
+        raise _refused("", f"{type(answer).__name__} is not an AssistantMessage")
     return cast("AssistantMessage", mended_message(answer, lost))
 
 
@@ -347,7 +347,7 @@ def _with_source(kind: type, block: Any, path: str, lost: Lost) -> Block:
 
 
 def _with_arguments(call: ToolCall) -> ToolCall:
-    """*call* with the object that its arguments say as text, or with what they are kept as such."""
+    """*call* with its arguments as an object: parsed from text, or kept as text in one."""
     said = cast("Any", call.arguments)
     if said is None:
         return amended(call, arguments={})

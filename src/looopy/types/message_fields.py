@@ -87,7 +87,7 @@ class Field:
 
     Args:
         kind: Its type.
-        default: The value of which JSON says nothing.
+        default: The value that JSON leaves out.
         left_out: Where JSON leaves the default out: `never`, in the `compact` form of the stores,
             or `always`, as pi has no such field.
     """
@@ -191,7 +191,7 @@ def _are_logprobs(value: Any, levels: int = 2) -> bool:
 
 
 def _as_logprobs(value: Any) -> tuple[TokenLogprob, ...]:
-    """The log-probabilities among *value*'s items, without those of other types."""
+    """The log-probabilities among *value*'s items; other types are left out."""
     if not isinstance(value, (list, tuple)):
         raise Nothing
     found = []

@@ -90,7 +90,8 @@ def _blocks(blocks: Sequence[Block], compact: bool, allowed: tuple[type, ...]) -
         kind = next((one for one in allowed if isinstance(block, one)), None)
         if kind is None:
             # A value that could not be read back is not written.
-            raise _refused(f"/content/{i}", f"{type(block).__name__} is no block of this message")
+            named = type(block).__name__
+            raise _refused(f"/content/{i}", f"{named} is not a block of this message")
         found.append({"type": block.type, **_written(kind, block, compact=compact)})
     return found
 
@@ -179,7 +180,7 @@ def _stop_reason(value: Any) -> StopReason:
     try:
         return StopReason(value)
     except ValueError:
-        raise _refused("/stop_reason", f"{value!r} is no stop reason") from None
+        raise _refused("/stop_reason", f"{value!r} is not a stop reason") from None
 
 
 def _places(value: Any, path: str) -> list[tuple[Any, str]]:
@@ -232,6 +233,6 @@ def _read_blocks(value: Any, allowed: Mapping[str, type[Any]]) -> tuple[Block, .
         named = item.get("type") if isinstance(item, Mapping) else None
         kind = allowed.get(named) if isinstance(named, str) else None
         if kind is None:
-            raise _refused(path, f"{named!r} is no block of this message")
+            raise _refused(path, f"{named!r} is not a block of this message")
         blocks.append(_read(kind, item, path))
     return tuple(blocks)

@@ -61,7 +61,7 @@ class LLMRequest:
         system_prompt: Empty for none.
         model: The provider's own name for the model; empty lets the provider choose.
         prompts: The parts of the system prompt and of the text after the messages, in order and
-            with their texts: those that have a name, a version or metadata.
+            with their texts: only parts with a name, a version or metadata.
         ephemeral: True if the last block of the last message belongs to this call alone. The next
             call will not have it, so a prompt cache should end before it.
     """
@@ -159,12 +159,12 @@ class StreamEvent:
             (`*_end`).
         partial: The message so far, by reference; do not keep it beyond the event.
         tool_call: The finished call (`toolcall_end`), or one without arguments with the id and the
-            name that the provider has said (`toolcall_start`). The committed call may have another
+            name that the provider has sent (`toolcall_start`). The committed call may have another
             id: if it came without one, or if another call of the turn has it.
         server_tool: The tool that the provider's own server runs (`servertool_*`), as far as it is
             known.
         message: The final message (`done` and `error`).
-        error: The failure (`error`); its type says if trying again may help.
+        error: The failure (`error`); its type shows if trying again may help.
     """
 
     type: StreamEventType

@@ -38,7 +38,7 @@ class ExecutedCall:
 
     Attributes:
         name: As the model wrote it; `result.tool_name` is the tool's.
-        arguments: As the model gave them; empty when they were no JSON object.
+        arguments: As the model gave them; empty if they were not a JSON object.
         started: When it began to run; `None` for a call that never did.
         duration_s: How long it ran.
     """
@@ -94,7 +94,7 @@ class IterationResult:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnResult(Generic[OutputT]):
     """
-    The result of a turn; `TurnResult[City]` is that of a turn with `output_type=City`.
+    The result of a turn; `TurnResult[City]` if the turn had `output_type=City`.
 
     Attributes:
         turn: Its number in the context.

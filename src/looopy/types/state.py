@@ -70,11 +70,11 @@ class PendingRequest:
         args: The arguments of its call.
         turn: The turn that asked.
         prompt: One sentence for the person who answers.
-        schema: JSON Schema of the value, or `None`. Of an approval, it is the schema of the
+        schema: JSON Schema of the value, or `None`. For an approval, it is the schema of the
             arguments: `Approve(args=...)` must fit it, and is refused if it is `None`.
         auth: The requested credentials, and the key to encrypt them to; `None` if it asks for none.
-        answered_by: Of a request that was answered, and whose call has not run yet: the actor who
-            did, if it is another one than the turn's; or `None`.
+        answered_by: The actor who answered, until the call runs, if it is another one than the
+            turn's; or `None`.
     """
 
     request_id: str
@@ -107,7 +107,7 @@ def pending_to_json(request: PendingRequest) -> dict[str, Any]:
 
 
 OF_AN_AGENT: Final = {"looopy": "agent"}
-"""The `HeldCall.state` of a call whose questions are those of an agent that works as a tool."""
+"""The `HeldCall.state` of a call whose questions come from an agent that works as a tool."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """
 Values that may be stored: checked once, before anything is written.
 
-`dump` checks every value, refuses those that some backend would change or reject, and serialises it
+`dump` checks every value, refuses it if some backend would change or reject it, and serialises it
 once. Memory, SQLite and Postgres keep the same text, so all three read back an equal value or
 refuse it alike:
 
@@ -77,7 +77,7 @@ def dump(value: Any, path: str = "") -> str:
     Serialise *value* as compact JSON text that every backend keeps unchanged.
 
     Args:
-        value: Anything JSON can say; tuples become lists.
+        value: Anything that JSON can express; tuples become lists.
         path: JSON pointer of *value*, for the error.
 
     Raises:
@@ -236,7 +236,7 @@ def check_number(value: object, path: str, way_out: str, *, least: int | None = 
         ValueRefused: It is not a whole number, is below *least*, or has hundreds of digits.
     """
     if not isinstance(value, int) or isinstance(value, bool):
-        raise _refused(path, f"{type(value).__name__} is no whole number: {way_out}")
+        raise _refused(path, f"{type(value).__name__} is not a whole number: {way_out}")
     if least is not None and value < least:
         raise _refused(path, f"the number is below {least}: {way_out}")
     if value.bit_length() > _LONGEST_NUMBER:  # no error could name it
@@ -244,16 +244,16 @@ def check_number(value: object, path: str, way_out: str, *, least: int | None = 
 
 
 def check_after(after: object) -> None:
-    """Raise `ValueRefused` unless it is a whole number, after which to read on."""
+    """Raise `ValueRefused` unless it is a whole number."""
     if type(after) is not int:
         check_number(after, "/after", "pass the number of the last one that you have, or 0")
 
 
 def check_after_name(after: object) -> None:
-    """Raise `ValueRefused` unless it is a text, after which to read on."""
+    """Raise `ValueRefused` unless it is text."""
     if not isinstance(after, str):
         way_out = 'pass the name of the last one that you have, or ""'
-        raise _refused("/after", f"{type(after).__name__} is no text: {way_out}")
+        raise _refused("/after", f"{type(after).__name__} is not text: {way_out}")
 
 
 def check_version(version: object) -> None:
@@ -280,7 +280,7 @@ def is_plain(value: Any, depth: int) -> bool:
     """
     True if *value* can certainly be stored, decided quickly; false if it needs a closer check.
 
-    Its length is not checked. It lies *depth* levels deep in a stored value.
+    Its length is not checked. It is *depth* levels deep in a stored value.
 
     Nearly all stored values are valid and made of Python's own types, so this names no place and
     builds no path. It must never be true of a value that `_check` would refuse.
@@ -361,7 +361,7 @@ def _check(value: Any, path: str, depth: int) -> None:
         for i, item in enumerate(value):
             _check(item, f"{path}/{i}", depth + 1)
     else:
-        raise _refused(path, f"{type(value).__name__} is no JSON value")
+        raise _refused(path, f"{type(value).__name__} is not a JSON value")
 
 
 def _refused(path: str, why: str) -> ValueRefused:

@@ -256,7 +256,7 @@ async def test_a_skill_that_cannot_be_loaded_is_a_failed_call(make_agent):
     results = (await agent.execute_turn("go")).iterations[0].tool_results
     assert [r.is_error for r in results] == [True, True]
     assert results[0].text == "no such file"
-    assert "is no text" in results[1].text
+    assert "is not text" in results[1].text
 
 
 def test_skills_that_will_not_do_are_refused():

@@ -310,7 +310,7 @@ async def test_an_expired_approval_says_so(make_agent, stores):
     assert (result.outcome, result.text, bank.paid) == (Outcome.COMPLETED, "done", [])
     [said] = results(result.messages).values()
     assert "expired at 20" in said
-    assert "nobody denied it" in said
+    assert "neither answered nor denied" in said
     assert result.messages[0].details == {"synthetic": True, "approval": "expired"}
     [decided] = of(ApprovalDecided, await stores.journal.events("ada"))
     assert (decided.decision, decided.actor_id, decided.text) == ("expired", None, None)
@@ -427,7 +427,7 @@ async def test_an_expired_approval_of_an_inner_agent_says_so(make_agent, stores)
     assert (result.outcome, result.text, bank.paid) == (Outcome.COMPLETED, "done", [])
     [said] = results(result.messages).values()
     assert "expired at 20" in said
-    assert "nobody denied it" in said
+    assert "neither answered nor denied" in said
     inner = next(r.context_id for r in await stores.state.list() if r.context_id != "ada")
     for context_id in ("ada", inner):
         [decided] = of(ApprovalDecided, await stores.journal.events(context_id))
@@ -491,7 +491,7 @@ async def test_an_answer_of_the_last_moment_ends_as_expired(make_agent, memory_s
     )
     [request] = (await agent.execute_turn("go")).pending
     result = await agent.execute_turn(None, inputs={request.request_id: True})
-    assert "nobody denied it" in results(result.messages)["helper"]  # as the inner model read
+    assert "neither answered nor denied" in results(result.messages)["helper"]  # inner model too
     assert bank.paid == []
 
 

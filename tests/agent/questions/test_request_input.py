@@ -131,7 +131,7 @@ async def test_a_value_that_does_not_fit_is_refused_at_its_place(
         ({}, "required but missing"),
         ({"prompt": "?", "input_type": "guess"}, "must be one of"),
         ({"prompt": "?", "input_type": "selection"}, "needs `options`"),
-        ({"prompt": "?", "schema": {"type": "nonsense"}}, "Ask.schema is no valid JSON Schema"),
+        ({"prompt": "?", "schema": {"type": "nonsense"}}, "Ask.schema is not a valid JSON Schema"),
     ],
 )
 async def test_a_question_that_cannot_be_answered_is_not_asked(

@@ -201,7 +201,7 @@ async def test_a_picture_is_shown_and_bytes_are_not(ask, stores):
         tool_call("get_file_content", artifact_id="blob"),
     )
     assert (picture.mime_type, picture.data) == ("image/png", "iVBORw==")
-    assert blob == "'blob' is no text: 2 bytes"
+    assert blob == "'blob' is not text: 2 bytes"
 
 
 async def test_there_are_fourteen_of_which_six_only_look():

@@ -75,7 +75,7 @@ async def test_a_function_answers_the_request():
 async def test_a_failing_function_is_a_failed_call():
     """Also one that returns no reply: the provider itself never raises."""
     provider = ScriptedProvider([lambda _: 1 / 0, lambda _: "bare"])
-    for part in ("ZeroDivisionError", "is no reply"):
+    for part in ("ZeroDivisionError", "is not a reply"):
         last = (await play(provider))[-1]
         assert (last.type, part in str(last.error)) == ("error", True)
         assert not last.error.retryable
@@ -170,7 +170,7 @@ async def test_left_over_lines_fail_the_test():
 @pytest.mark.parametrize("replies", [["text"], [("a",)], [None], [3]])
 def test_what_is_no_reply_is_refused_at_once(replies):
     """Where the script is written."""
-    with pytest.raises(TypeError, match="is no reply"):
+    with pytest.raises(TypeError, match="is not a reply"):
         ScriptedProvider(replies)
 
 

@@ -187,7 +187,7 @@ def test_a_schema_that_is_none_is_refused_with_the_place(
     schema: dict[str, Any], where: str
 ) -> None:
     """At the decorator, not when a model first calls."""
-    with pytest.raises(InvalidTool, match="no valid JSON Schema") as caught:
+    with pytest.raises(InvalidTool, match="not a valid JSON Schema") as caught:
         check_schema(schema)
     assert where in str(caught.value)
 

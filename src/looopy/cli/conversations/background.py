@@ -38,7 +38,7 @@ News: TypeAlias = AgentEvent | Away | LooopyError | None
 
 
 def show_away(terminal: Terminal, error: LooopyError | None) -> None:
-    """Say that the server is away, and why; or that it is back (`None`)."""
+    """Report that the server is away, and why; or that it is back (`None`)."""
     if error is None:
         terminal.notice("[the server is back]")
     else:
@@ -95,7 +95,7 @@ class Background:
         return future
 
     def follow(self, place: LiveConversations, context_id: str, after: int) -> None:
-        """Let the events of a context come as news, in the place of those of another one."""
+        """Let the events of a context come as news, in place of another context's."""
         self.leave()
         self._follower = asyncio.run_coroutine_threadsafe(
             self._follow(place, context_id, after), self._loop

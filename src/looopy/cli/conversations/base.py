@@ -144,7 +144,7 @@ class LiveConversations(Conversations, Protocol):
     """
     Conversations whose turns run: in this process, in others, or on a server.
 
-    A turn continues whoever leaves. Everything that happens comes as events, also of a turn that
+    A turn continues without readers. Everything that happens comes as events, also of a turn that
     this program began.
     """
 

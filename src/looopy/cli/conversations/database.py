@@ -70,7 +70,7 @@ async def open_database(url: str) -> AsyncIterator[StoredConversations]:
 
 class StoredConversations:
     """
-    All conversations of a database, whoever owns them; see `Conversations`.
+    All conversations of a database, of every owner; see `Conversations`.
 
     Args:
         url: The address of *stores*.

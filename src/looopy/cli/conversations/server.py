@@ -103,7 +103,7 @@ async def reach(
     url: str, token: str | None, terminal: Terminal
 ) -> AsyncIterator[ServedConversations]:
     """
-    A client that gives up at once if the server is not there, and says if it goes away later.
+    A client that gives up at once without a server, and reports if it goes away later.
 
     Raises:
         ServerUnavailable: The server does not answer.
@@ -137,7 +137,7 @@ def connect(url: str, token: str | None, terminal: Terminal, **options: Any) -> 
 
 def token_for(url: str, given: str | None, env: Mapping[str, str] = os.environ) -> str | None:
     """
-    The token for the server at *url*: the given one, or that of the environment.
+    The token for the server at *url*: the given one, or the environment's.
 
     The token that `looopy serve` takes from its environment is for this machine alone.
     """

@@ -16,7 +16,7 @@ class AbortError(Exception):
 
 
 class AbortSignal:
-    """Shows if, and when, somebody asked to stop. Not thread-safe."""
+    """A request to stop, and its callbacks. Not thread-safe."""
 
     __slots__ = ("_token",)
 
@@ -25,13 +25,12 @@ class AbortSignal:
 
     @property
     def aborted(self) -> bool:
-        """True once somebody has asked."""
+        """True once the run was asked to stop."""
         return self._token.cancelled
 
     def on_abort(self, callback: Callable[[], object]) -> Callable[[], None]:
         """
-        Call *callback* when somebody asks, at once if it has happened; returns what unsubscribes
-        it.
+        Call *callback* at a request to stop, at once if there was one; returns its unsubscriber.
 
         Callbacks run in the order in which they came; one that fails is logged and harms no other.
         """
@@ -39,10 +38,10 @@ class AbortSignal:
 
     def throw_if_aborted(self) -> None:
         """
-        Stop here if somebody asked.
+        Stop here if that was requested.
 
         Raises:
-            AbortError: Somebody has.
+            AbortError: It was.
         """
         if self.aborted:
             raise AbortError("the operation was aborted")

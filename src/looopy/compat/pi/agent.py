@@ -58,7 +58,7 @@ class Agent:
             object.
         context_id: Its id there; a new one by default. The messages of an existing context are in
             `state` once `load()` or the first run has read them.
-        messages: Earlier messages; added to those of the context.
+        messages: Earlier messages; added to the context's.
         loop_config: Limits that pi does not have.
         tool_execution: `"parallel"`: tools overlap.
         stream_fn: pi's stream function, or the module `pipy_ai`: see `looopy.llm.PipyProvider`.
@@ -223,7 +223,7 @@ class Agent:
     def follow_up(
         self, message: str | UserMessage, auth_context: AuthContext | None = None
     ) -> asyncio.Task[None] | None:
-        """Say something once the run would end. Like `steer()`, in all else."""
+        """Queue a message for when the run would end. Otherwise like `steer()`."""
         return self._queues.add("follow_up", as_user_message(message), auth_context)
 
     def clear_steering_queue(self) -> None:
@@ -369,7 +369,7 @@ class Agent:
             await self._end(auth_context)
         except LooopyError as error:
             if not self._fail(str(error)):
-                # A message stored before a run that did not begin still counts as said.
+                # A message stored before a run that did not begin still counts.
                 for said in self._before:
                     self._mirror.said(said)
                     self._state.messages.append(said)
@@ -387,7 +387,7 @@ class Agent:
         await turn
 
     async def _end(self, auth_context: AuthContext | None) -> None:
-        """Say what was queued while a turn's end was announced, and then the run's end."""
+        """Run messages that were queued as a turn ended, then report the run's end."""
         translator, signal = self._translator, self._controller.signal
         while translator is not None and (end := translator.held) is not None:
             await self._queues.settle()  # a value that the store refuses does not spoil the answer
@@ -400,7 +400,7 @@ class Agent:
                     self._emit(said)
 
     def _fail(self, error: str) -> bool:
-        """End a run that has begun, and cannot continue; whether one has."""
+        """End a run that has begun and cannot continue; true if there was one."""
         self._state.error = error
         if self._translator is None:
             return False

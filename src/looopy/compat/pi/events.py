@@ -169,7 +169,7 @@ class Translator:
     def _synthetic(
         self, error: str, *, aborted: bool
     ) -> Generator[AgentEvent, None, AssistantMessage]:
-        """Say an empty answer with the error; it is the value."""
+        """Send an empty answer with the error; it is the value."""
         reason = StopReason.ABORTED if aborted else StopReason.ERROR
         message = AssistantMessage(stop_reason=reason, error_message=error)
         if not self._begun:

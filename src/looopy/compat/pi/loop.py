@@ -51,7 +51,7 @@ def agent_loop(
         prompts: The new messages.
         messages: The earlier messages; copied, never changed.
         signal: Stops the run.
-        convert_to_llm: Messages to those that the model may see; sync or async, as for all below.
+        convert_to_llm: Selects the messages that the model may see; sync or async, as all below.
         transform_context: Messages and the signal to messages, before each model call.
         get_api_key: The provider's name to a key, per model call; else `config.api_key`.
         get_steering_messages: Called before the first model call, before each tool call and after
@@ -64,7 +64,7 @@ def agent_loop(
         ConfigurationError: The model's name, key or package.
     """
     if not prompts:
-        raise NothingToContinue("there is nothing to say", action="prompt")
+        raise NothingToContinue("there is no message to send", action="prompt")
     options = RunOptions(config, signal, convert_to_llm, transform_context, get_api_key)
     queues = (get_steering_messages, get_follow_up_messages)
     return _run(options, messages or (), prompts, system_prompt, tools, auth_context, queues)

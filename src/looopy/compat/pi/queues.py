@@ -73,7 +73,7 @@ class Queues:
         return [e.message for e in self._entries if e.kind == kind]
 
     def said(self, message: Message) -> None:
-        """Remove *message*, which a turn has said."""
+        """Remove *message*, which a turn has used."""
         for entry in self._entries:
             if entry.message == message:
                 self._entries.remove(entry)

@@ -90,7 +90,7 @@ class Session:
 
     @property
     def messages(self) -> list[Message]:
-        """All messages of the active branch, also those that a summary covers."""
+        """All messages of the active branch, also ones that a summary covers."""
         return [entry.message for entry in self.branch if entry.message is not None]
 
     @property
@@ -280,7 +280,7 @@ def _refused(line: int, path: str, why: str) -> ValueRefused:
 
 
 def _no_number(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _object(text: str, number: int) -> dict[str, Any]:
@@ -319,7 +319,7 @@ def _entry(
     if entry_id in ids:
         raise _refused(number, "/id", f"{entry_id!r} is there already")
     if parent_id is not None and parent_id not in ids:
-        raise _refused(number, "/parentId", f"{parent_id!r} is no entry before this one")
+        raise _refused(number, "/parentId", f"{parent_id!r} is not an entry before this one")
     for name in _TEXTS.get(kind, ()):
         if not isinstance(raw.get(name), str):
             raise _refused(number, f"/{name}", "must be text")

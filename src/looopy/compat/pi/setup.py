@@ -247,7 +247,7 @@ class Models:
         return self._found[1]
 
     async def aclose(self) -> None:
-        """Close those that were made here."""
+        """Close the ones that were made here."""
         made, self._made, self._found = self._made, [], None
         for provider in made:
             if (close := abilities_of(provider).aclose) is not None:
@@ -255,7 +255,7 @@ class Models:
 
 
 class ToolsOf:
-    """Tools that are those of the run: pi's agent may change them between runs."""
+    """The run's tools: pi's agent may change them between runs."""
 
     def __init__(self, sources: Callable[[], Sequence[ToolSource]]) -> None:
         self._sources = sources
@@ -336,6 +336,6 @@ def prompts_of(
         return [], UserMessage([TextContent(said), *(images or ())])
     messages: list[AgentMessage] = [said] if isinstance(said, _MESSAGES) else list(said)
     if not messages:
-        raise NothingToContinue("there is nothing to say", action="prompt")
+        raise NothingToContinue("there is no message to send", action="prompt")
     last = messages[-1]
     return (messages[:-1], last) if isinstance(last, UserMessage) else (messages, None)

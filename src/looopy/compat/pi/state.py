@@ -88,7 +88,7 @@ _logger = logging.getLogger("looopy")
 
 
 class Listeners:
-    """Plain functions, told in the order in which they came."""
+    """Plain functions, called in the order in which they came."""
 
     def __init__(self) -> None:
         self._listeners: list[Callable[[AgentEvent], object]] = []
@@ -111,7 +111,7 @@ class Listeners:
         return unsubscribe
 
     def tell(self, event: AgentEvent, context_id: str) -> None:
-        """Tell everybody; one that fails is logged, and harms neither the others nor the run."""
+        """Call every listener; a failure is logged, and affects neither the others nor the run."""
         for listener in tuple(self._listeners):
             try:
                 listener(event)
@@ -133,7 +133,7 @@ class Mirror:
         self.replaced = False
 
     def said(self, message: Message) -> None:
-        """Count a message that a run has said; the list has it."""
+        """Count a message that a run has added; the list has it."""
         self._held.append(message)
 
     async def read(self, messages: list[Message]) -> None:
@@ -147,7 +147,7 @@ class Mirror:
         Make the context hold *messages*; whether something else had to be hidden for it.
 
         Raises:
-            AgentBusy: Somebody uses the context.
+            AgentBusy: The context is in use.
             ValueRefused: A message cannot be stored.
         """
         held = self._held

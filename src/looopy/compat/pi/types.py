@@ -326,7 +326,7 @@ class AgentLoopConfig:
         max_retry_delay_ms: A longer delay asked for by the server fails at once; 0: no cap.
         tool_execution: `"parallel"`: tools overlap.
         before_tool_call: May return `{"block": True, "reason": ...}`.
-        after_tool_call: May return those of `content`, `details` and `is_error` that change.
+        after_tool_call: May return the changed ones of `content`, `details` and `is_error`.
         loop: Limits that pi does not have.
     """
 

@@ -2,8 +2,8 @@
 Messages as pi writes them: our fields, in camel case.
 
 Keys of ours are read as well, since pipy writes them so. Only keys that belong to a message are
-renamed, never those of a tool's arguments or details. A role of an application's own has its fields
-beside its role; here they are the metadata of a `CustomMessage`.
+renamed, never fields of a tool's arguments or details. An application's own role has its fields
+beside its name; here they are the metadata of a `CustomMessage`.
 """
 
 from __future__ import annotations

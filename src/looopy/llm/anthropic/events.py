@@ -60,7 +60,7 @@ class EventReader(AnswerReader):
         """Read one event, or a whole answer that does not stream; `LLMError` for any other."""
         event = self._parsed(data)
         if not isinstance(event, dict) or not isinstance(event.get("type"), str):
-            raise self._invalid("what is no event")
+            raise self._invalid("an invalid event")
         kind = event["type"]
         if kind == "content_block_delta":
             return self._delta(self._index(event), self._object(event, "delta"))
@@ -193,7 +193,7 @@ class EventReader(AnswerReader):
         content = message.get("content")
         for index, block in enumerate(content if isinstance(content, list) else ()):
             if not isinstance(block, dict):
-                raise self._invalid("a block that is no object")
+                raise self._invalid("a block that is not an object")
             events += self._begin(index, block)
             events += self._end(index)
         self._named(message.get("id"))
@@ -246,5 +246,5 @@ class EventReader(AnswerReader):
     def _text(self, part: Mapping[str, Any], name: str) -> str:
         value = part.get(name)
         if value is not None and not isinstance(value, str):
-            raise self._invalid(f"a {name} that is no text")
+            raise self._invalid(f"a {name} that is not text")
         return value or ""

@@ -5,7 +5,7 @@ The API wants user and assistant in turns: neighbouring messages of one role are
 results of tools first. Thinking goes back byte for byte to the model that signed it. Up to four
 marks tell the API which parts to cache: tools, system prompt, and the last two messages of the
 user's side. So each request finds what the one before it left there, even if much came in between.
-Marks are no part of the cached text; nothing else in the body changes as a history grows.
+Marks are not part of the cached text; nothing else in the body changes as a history grows.
 
 Pure functions of data: the transport is in `looopy.llm.anthropic.provider`, answers are read by
 `looopy.llm.anthropic.events`.
@@ -240,7 +240,7 @@ def _pair_server_tools(
     server continue, or a window begins there. Results of our own tools may come in between.
 
     Args:
-        begun: The ids of the calls before; those of *answer* are added.
+        begun: The ids of the calls before; *answer*'s are added.
         going_on: The last answer is a paused one, which the server continues.
     """
     blocks = answer["content"]

@@ -57,7 +57,7 @@ class Abilities:
 
 
 def abilities_of(model: str) -> Abilities:
-    """The abilities of *model*; for an unknown name, those of most models of the format."""
+    """The abilities of *model*; for an unknown name, the abilities of most models of the format."""
     name = model.lower()
     found = _NAME.search(name)
     line = _LINE.search(name)

@@ -2,7 +2,7 @@
 Anthropic's models, through the official SDK.
 
 Requests are written in `looopy.llm.anthropic.format`, answers are read in
-`looopy.llm.anthropic.events`. The client, the key, the waits and the errors are those of every
+`looopy.llm.anthropic.events`. The client, the key, the waits and the errors are the same for every
 provider over an SDK, in `looopy.llm.sdk`.
 """
 

@@ -34,7 +34,7 @@ class Call:
     Args:
         answer: Collects the answer as it grows.
         prompt: The prompt for the model.
-        options: The caller's; those that the prompt already contains are left out.
+        options: The caller's; options that the prompt already contains are left out.
     """
 
     def __init__(self, answer: Accumulator, prompt: Prompt, options: StreamOptions) -> None:

@@ -146,7 +146,7 @@ def is_cached(name: str | LocalModel = DEFAULT) -> bool:
 
 def cache_folder() -> Path:
     """
-    Say where fetched weights are kept: `LOOOPY_CACHE`, or the user's cache folder of the system.
+    The folder of fetched weights: `LOOOPY_CACHE`, or the user's cache folder of the system.
 
     Raises:
         ConfigurationError: The user has no home folder and `LOOOPY_CACHE` is not set.

@@ -89,7 +89,7 @@ class Child:
 
     async def address(self) -> str:
         """
-        Wait until the child serves, and say where: `http://127.0.0.1:PORT`.
+        Wait until the child serves, and return its address: `http://127.0.0.1:PORT`.
 
         Raises:
             ConfigurationError: The file, the installation or the computer cannot do it.
@@ -130,7 +130,7 @@ class Child:
         return self._process.poll() if self._process is not None else None
 
     def _keep(self) -> None:
-        """Run in the child's own thread: start it, tell where it serves, wait for its end."""
+        """Run in the child's own thread: start it, report its address, wait for its end."""
         with tempfile.TemporaryFile() as log:
             try:
                 process = self._start(log)
@@ -182,7 +182,7 @@ def _close(process: subprocess.Popen[bytes]) -> None:
 
 
 class SharedChild:
-    """The place of one child among those who use it. Made by `acquire`, given back by `release`."""
+    """One child and the count of its users. Made by `acquire`, given back by `release`."""
 
     def __init__(self, config: ChildConfig) -> None:
         self.config = config

@@ -67,7 +67,7 @@ def _decoded(inside: str) -> str:
     try:
         text: str = _JSON.decode(f'"{inside}"')
     except ValueError as error:
-        raise ValueError(f"{inside!r} has a part that is no JSON escape") from error
+        raise ValueError(f"{inside!r} has a part that is not a JSON escape") from error
     return text
 
 
@@ -123,7 +123,7 @@ class AnswerReader:
         return ""
 
     def finish(self) -> Answer:
-        """Say what the answer was; `ValueError` for JSON that is neither a reply nor a call."""
+        """Return the kind of the answer; `ValueError` if it is neither a reply nor a call."""
         if self._decoder is not None:
             left = self._decoder.flush()
             return Answer(kind="reply", complete=self._decoder.closed, text=left)

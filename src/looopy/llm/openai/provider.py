@@ -3,7 +3,7 @@ Any server that speaks OpenAI's chat completions or its Responses API, through t
 
 Requests are written in `looopy.llm.openai.chat` and `looopy.llm.openai.responses_format`; answers
 are read in the former and in `looopy.llm.openai.responses_events`. The client, the key, the waits
-and the errors are those of every provider over an SDK, in `looopy.llm.sdk`.
+and the errors are the same for every provider over an SDK: see `looopy.llm.sdk`.
 """
 
 from __future__ import annotations
@@ -285,7 +285,7 @@ class OpenAIProvider(SDKProvider):
     def _refusals(
         self, said: str, whole: Mapping[str, Any], options: StreamOptions
     ) -> dict[str, str]:
-        """The optional parts of *whole* that a server refused in what it *said*."""
+        """The optional parts of *whole* that a server refused in its answer, *said*."""
         found = {
             part: instead
             for part, (words, instead) in self._format.optional.items()

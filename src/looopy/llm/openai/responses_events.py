@@ -53,7 +53,7 @@ class EventReader(AnswerReader):
         """Read one event, or a whole answer that does not stream; `LLMError` for any other."""
         event = self._parsed(data)
         if not isinstance(event, dict):
-            raise self._invalid("what is no event")
+            raise self._invalid("an invalid event")
         if event.get("object") == "response":
             event = {"type": f"response.{event.get('status')}", "response": event}
         kind = event.get("type")
@@ -78,7 +78,7 @@ class EventReader(AnswerReader):
         if kind in ("response.output_item.added", "response.output_item.done"):
             item = event.get("item")
             if not isinstance(item, dict):
-                raise self._invalid("an item that is no object")
+                raise self._invalid("an item that is not an object")
             return self._begin(event, item) if kind.endswith("added") else self._whole(event, item)
         if kind in ("error", "response.failed", "response.cancelled"):
             raise self._failed(event)

@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple
 from looopy.errors import ConfigurationError
 
 _PIECE: Final = 8_192  # characters: tiktoken takes quadratic time for a word of many
-_PATIENCE_S: Final = 5.0  # with a vocabulary, from the moment that somebody needs it first
+_PATIENCE_S: Final = 5.0  # with a vocabulary, from its first use
 _lock = Lock()
 
 

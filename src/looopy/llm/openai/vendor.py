@@ -36,7 +36,7 @@ UNSIGNED: Final = {"google": {"thought_signature": "skip_thought_signature_valid
 
 
 def vendor_of(url: str, name: str) -> Vendor:
-    """The vendor of the server at *url*, or else the one that the provider's *name* says."""
+    """The vendor of the server at *url*, or else the one in the provider's *name*."""
     host = urlsplit(url).hostname or ""
     if _REGIONAL.fullmatch(host):
         return "google"
@@ -55,7 +55,7 @@ def wants_signatures(vendor: Vendor, model: str) -> bool:
 
 
 def packed(**fields: Any) -> str:
-    """Fields of a vendor as the signature of a block: opaque to everybody else."""
+    """Fields of a vendor as the signature of a block: opaque to other code."""
     return json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
 
 
@@ -76,9 +76,9 @@ def unpacked(signature: str | None) -> dict[str, Any]:
 
 def add_detail(details: list[dict[str, Any]], piece: dict[str, Any]) -> None:
     """
-    Add a *piece* of OpenRouter's reasoning details to those that came before.
+    Add a *piece* of OpenRouter's reasoning details to the earlier ones.
 
-    Pieces of one detail have its type and number; texts grow, other fields are said once.
+    Pieces of one detail have its type and number; texts grow, other fields come once.
     """
     same = (d for d in reversed(details) if d.get("type") == piece.get("type"))
     found = next((d for d in same if d.get("index") == piece.get("index")), None)

@@ -3,7 +3,7 @@ Reads the JSON body of a request, and refuses what would harm: before it is read
 used.
 
 A body is measured while it streams in. Its type has to be `application/json`, because a browser
-sends any other type across origins without asking. Its values are those that a store can keep.
+sends any other type across origins without asking. Its values must be storable.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ async def read_json(
 
     Raises:
         Problem: 415 for another type, 413 or 408 for a body that is too large or too slow, 400 for
-            anything that is no such object; `path` names the place.
+            any other value; `path` names the place.
     """
     if not may_miss:
         _check_type(request)
@@ -75,7 +75,7 @@ def _object_in(text: str, limits: Limits) -> dict[str, Any]:
 
 
 def has_body(scope: Scope) -> bool:
-    """True if a request says that a body follows its header; it is not read for that."""
+    """True if a request announces a body after its header; it is not read for that."""
     headers = dict(scope["headers"])
     return headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in headers
 

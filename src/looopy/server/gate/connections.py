@@ -6,8 +6,8 @@ the process has no file left. A client needs no credentials for that. So a conne
 send a whole header in time is closed. At a limit, the connection that has waited longest for a
 header makes room for a new one, so a client that sends its request at once is served.
 
-How long a response may wait for its reader is set in `looopy.server.gate.flow`; here a connection
-is reset if the last bytes of a response stay, and the kernel is told to notice a peer that is gone.
+`looopy.server.gate.flow` sets how long a response may wait for its reader. Here a connection is
+reset if the last bytes of a response stay, and the kernel is set to notice a peer that is gone.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Connections:
         self._most = most
         self._open: dict[Connection, _Unsent] = {}
         self._by_address: Counter[str] = Counter()
-        # By address, those that no request is under way on, and since when; the oldest is first.
+        # By address, connections without a running request, and since when; the oldest is first.
         self._waiting: dict[str, dict[Connection, float]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
@@ -106,7 +106,7 @@ class Connections:
         return max(1, round(self._limits.send_s * 1000))
 
     def admit(self, one: Connection) -> str | None:
-        """Take a new connection, or say which limit refuses it."""
+        """Take a new connection, or return the limit that refuses it."""
         most = self._limits.connections_per_address
         if self._by_address[one.address] >= most and not self._make_room(one.address):
             return f"connections_per_address={most}"

@@ -34,7 +34,7 @@ ABORT: Final = "looopy.abort"
 PIECE: Final = 64 * 1024
 """The most bytes of a response that are written at once."""
 
-_DROPPED_BYTES: Final = 64 * 1024 * 1024  # of a body that nobody wants
+_DROPPED_BYTES: Final = 64 * 1024 * 1024  # of a body that is not used
 _DROPPED_S: Final = 10.0
 _OF_THE_BODY: Final = (b"content-", b"etag", b"accept-ranges")
 

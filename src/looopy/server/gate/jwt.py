@@ -1,5 +1,5 @@
 """
-Tells who sends a request by a bearer JWT of an identity provider, such as one of OpenID Connect.
+Identifies the sender of a request by an identity provider's bearer JWT, as of OpenID Connect.
 
 The configuration chooses the algorithms, never the token, and all of them are asymmetric: no
 public key can serve as a secret, and `none` is refused. The provider's keys are fetched when they
@@ -47,7 +47,7 @@ class JwtBearer:
     """
     Authenticate by `Authorization: Bearer JWT`.
 
-    The caller's credentials are `{"token": ...}`, its scopes those of the claim `scope` or `scp`,
+    The caller's credentials are `{"token": ...}`, its scopes come from the claim `scope` or `scp`,
     and its tool calls end with the token's time.
 
     Args:
@@ -203,7 +203,7 @@ class JwtBearer:
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *_: Any, **__: Any) -> None:
-        """Follow none: the address was chosen by whoever runs this server."""
+        """Follow none: the operator of this server chose the address."""
 
 
 def _download(url: str) -> bytes:

@@ -19,7 +19,7 @@ class Limits:
         json_values: Values in a JSON body, all levels together: 400 `too_deep`.
         header_s: Seconds in which the header of a request has to arrive, from the moment at which
             the connection was opened or the response before it was sent. `looopy serve` alone knows
-            connections: this limit and the next two are not those of a mounted application.
+            connections: this limit and the next two do not apply to a mounted application.
         connections: Connections of this process; fewer if the system lets it open fewer files. At
             a limit of connections, the one that has waited longest for a header is closed. If all
             of them are at work, the new one gets 503.

@@ -7,7 +7,7 @@ the HTTP API of this server alone, and knows no more than any other client.
 - `routes`: serves the files, with the headers that keep the page shut.
 - `timeline`: a turn on an axis of time. `replays`: stored turns that run again. `compact` and
   `clip`: event streams and texts cut to what a page shows. `budgets`: accounts of people.
-- `static/main.js`: begins; each other module there says at its top what it is for.
+- `static/main.js`: begins; each other module there begins with its purpose.
 
 Exports: `ui_page`. Read `routes`, `static/main.js`, `static/conversation.js`.
 """

@@ -2,11 +2,11 @@
 The small client format of an event stream, `?format=compact`: what a chat UI shows, once.
 
 The full format has every event as a subscriber sees it, so the result of a tool crosses the wire in
-five of them. Here each message crosses once, in its `message_end`. Other events say what happened,
-without what their messages say. Text that is being written is a frame without a name, whose data is
-a JSON string. Neighbouring pieces are joined while they wait: until their frame takes at most twice
-the bytes of their text, if the model does not take too long over it. Retries, reports of tools and
-thinking come to clients that `include` them.
+five of them. Here each message crosses once, in its `message_end`. Other events report what
+happened, without the texts of their messages. Text that is being written is a frame without a name,
+whose data is a JSON string. Neighbouring pieces are joined while they wait: until their frame takes
+at most twice the bytes of their text, if the model does not take too long over it. Retries, reports
+of tools and thinking come to clients that `include` them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _REPEATED: Final[dict[str, frozenset[str]]] = {
     "message_start": frozenset({"message"}),
 }
 _ENOUGH = 200  # characters that are sent without waiting for more
-_WAIT_S = 0.06  # how long fewer characters wait for more: nobody reads faster
+_WAIT_S = 0.06  # how long fewer characters wait for more: no person reads faster
 _DEAR_WAIT_S = 0.24  # how long they wait if their frame takes more than twice their own bytes
 _FRAME_BYTES = len(b'data:""\n\n')
 
@@ -45,7 +45,7 @@ def compact_json(
     event: AgentEvent, include: Collection[str] = (), clip_to: int | None = None
 ) -> dict[str, Any] | None:
     """
-    The event without what another one says, and without empty fields; `None` to leave it out.
+    The event without contents of other events and empty fields; `None` to leave it out.
 
     Args:
         include: Types of events that come although clients mostly do without.

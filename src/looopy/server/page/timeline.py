@@ -129,7 +129,7 @@ async def _page(stores: Stores, context_id: str, after: int) -> Sequence[AgentEv
         return await stores.contexts.log_page(
             context_id, after=after, limit=_PAGE, most_bytes=_PAGE_BYTES
         )
-    except ConfigurationError:  # a store of somebody else's, without the optional part
+    except ConfigurationError:  # another author's store, without the optional part
         return await stores.journal.events(context_id, after=after, limit=_PAGE)
 
 

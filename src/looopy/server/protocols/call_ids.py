@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 _AGAIN = "~"  # before the turn
-_LONG = 16  # digits: more are no turn
+_LONG = 16  # digits: a longer number is not a turn
 
 
 class CallIds:

@@ -43,7 +43,7 @@ async def root_of(stores: Stores, context_id: str, turn: TurnRecord) -> TurnReco
 async def newest_with_root(
     stores: Stores, context_id: str, count: int
 ) -> tuple[TurnRecord | None, TurnRecord | None]:
-    """The newest of *count* turns, and the first of those that write one answer with it."""
+    """The newest of *count* turns, and the first turn that writes one answer with it."""
     newest = await record_of(stores, context_id, count)
     return newest, None if newest is None else await root_of(stores, context_id, newest)
 

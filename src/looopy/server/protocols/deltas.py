@@ -32,8 +32,8 @@ class Piece:
     More of one block of an answer.
 
     Attributes:
-        block: The block's number among those that have text, from 0; 0 for a call.
-        text: May be empty if the piece only ends the block. Of a call, more of its arguments.
+        block: The block's number among blocks with text, from 0; 0 for a call.
+        text: May be empty if the piece only ends the block. For a call, more of its arguments.
         begins: The block was not announced before.
         ends: The block is complete. No piece ends a call.
         call_id, name: Of a call.
@@ -132,7 +132,7 @@ class GrowingAnswer:
         """
         True if what was shown is not how the committed *message* begins; the missing pieces.
 
-        They have no calls: the viewer shows those of the message.
+        They have no calls: the viewer shows the message's.
         """
         final = list(_shown(message))
         seen: list[tuple[Kind, str]] = [(b.kind, "".join(b.parts)) for b in self._blocks]
@@ -148,7 +148,7 @@ class GrowingAnswer:
         return anew, pieces
 
     def _leads_to(self, message: AssistantMessage) -> bool:
-        """True if the calls that were shown are those of *message*, each in its place."""
+        """True if the shown calls are the calls of *message*, each in its place."""
         if self._may_call is None:
             return True
         waiting = dict.fromkeys(self._calls.values())

@@ -3,15 +3,15 @@ The rule for a request that comes again, for all protocols.
 
 A request that is repeated shows the turn that it began: its stored answer, or the answer that is
 being written. If the turn's process died, the turn is continued, unless the protocol has a word for
-that: the HTTP API and A2A tell it, and another request continues. A repetition never runs a turn
+that: the HTTP API and A2A report it, and another request continues. A repetition never runs a turn
 twice: clients and proxies repeat requests by themselves.
 
 Doing a request again is asked for by a word of the protocol. It is refused once the turn ran a tool
 that has effects, unless it is forced. A turn that failed after such a tool is continued instead.
 
 A request is known by its key, or by the id of its message together with the content: an id that
-comes with another content edits the message. Each protocol says in its `request` or `verbs` which
-key that is.
+comes with another content edits the message. Each protocol describes its key in its `request` or
+`verbs`.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ async def begun_with(stores: Stores, context_id: str, key: str, message_id: str)
     The turns that began with a message, oldest first: the first one, then those in its place.
 
     Args:
-        key: Of the first turn; `replacing` has those of the others.
+        key: Of the first turn; `replacing` has the others'.
         message_id: As the page has it. It may have the id from a transcript, `message-POSITION`.
     """
     found: list[Begun] = []
@@ -114,7 +114,7 @@ def decided(answers: Mapping[str, Any]) -> dict[str, Any]:
 
 
 async def is_rewound(stores: Stores, context_id: str, turn: TurnRecord) -> bool:
-    """True if the history was rewound to *turn*, and nothing was said since: a process died."""
+    """True if the history was rewound to *turn*, without a message since: a process died."""
     record = await stores.state.load(context_id)
     if record is None or not record.hidden:
         return False

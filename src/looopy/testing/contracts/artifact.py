@@ -270,7 +270,7 @@ class ArtifactContentContract(Contract):
         )
 
     async def test_another_process_may_complete_what_one_began(self, stores: Stores) -> None:
-        """The hash is that of the whole content, whoever wrote it."""
+        """The hash covers the whole content, whichever turn wrote it."""
         content = a_content(150_000)
         other = stores.for_tenant(stores.tenant)
         await stores.artifacts.open(CONTEXT, "big")
@@ -374,7 +374,7 @@ class ArtifactContentContract(Contract):
         assert (await stores.artifacts.get(CONTEXT, "t")) == saved
 
     async def test_a_dataset_grows_by_rows(self, stores: Stores) -> None:
-        """Rows are found by their number, in whatever part they lie."""
+        """Rows are found by their number, whichever part holds them."""
         rows = [{"n": n, "name": "x" * 997} for n in range(300)]
         await stores.artifacts.open(CONTEXT, "t", kind="dataset", columns=_COLUMNS)
         for start in range(0, 300, 50):

@@ -109,7 +109,7 @@ async def a_whole_context(
 
 
 async def _left(stores: Stores, name: str = CONTEXT) -> Sequence[object]:
-    """All that the stores still say about a context."""
+    """All that the stores still have about a context."""
     return [
         await stores.state.load(name),
         *await stores.messages.list(name, include_hidden=True),
@@ -494,7 +494,7 @@ class RedactionContract(Contract):
             assert "bobs-words" not in await self._all_of(stores, name)
 
     async def test_a_later_summary_is_emptied(self, stores: Stores) -> None:
-        """It may tell of them; an earlier one stays, and the messages are seen again."""
+        """It may contain them; an earlier one stays, and the messages are seen again."""
         await _turn(stores)
         for epoch_words in ("of ann", "of bobs-words"):
             if epoch_words != "of ann":
@@ -574,7 +574,7 @@ class RedactionContract(Contract):
         assert (message.model, message.usage) == (told.model, told.usage)
 
     async def test_a_call_of_theirs_says_nothing_in_a_turn_of_others(self, stores: Stores) -> None:
-        """It got its result there. What others asked and answered there stays."""
+        """It got its result there. Questions and answers of others there stay."""
         await _turn(stores)
         theirs = replace(_CALL, arguments={"at": "bobs-words"})
         claimed = await begin(stores, actor_id="bob", text="bobs-words")
@@ -702,7 +702,7 @@ class RetentionContract(Contract):
     needs = ("contexts.retain",)
 
     async def test_by_age(self, stores: Stores) -> None:
-        """The age is that of the last activity, not of the beginning."""
+        """The age counts from the last activity, not from the beginning."""
         for name in ("a", "b", "c"):
             await _turn(stores, name)
         await _turn(stores, "a")
@@ -771,12 +771,12 @@ class RetentionContract(Contract):
         assert await _names(stores) == ["running"]
 
     async def test_a_turn_that_nobody_runs_any_more_is_no_reason(self, stores: Stores) -> None:
-        """Its lease is over: nobody has come back to it for all that time."""
+        """Its lease is over: no process has come back to it for all that time."""
         await begin(stores, ttl_s=0)
         assert (await stores.contexts.retain(older_than=timedelta(0))).context_ids == (CONTEXT,)
 
     async def test_a_pending_request_is_kept_unless_told(self, stores: Stores) -> None:
-        """Somebody may still answer it."""
+        """A person may still answer it."""
         claimed = await begin(stores)
         state = waiting_for_approval()
         end = [ends(StopReason.INPUT_REQUIRED)]

@@ -249,7 +249,7 @@ class ForkContract(Contract):
         assert (start.tool_name, start.args) == (_ADD.name, _ADD.arguments)
 
     async def test_artifacts_of_a_fork_are_listed_by_page_and_filter(self, stores: Stores) -> None:
-        """The newest version of each decides, whoever holds it."""
+        """The newest version of each decides, whichever context holds it."""
         await turns(stores, "one")
         for name in ("a", "b", "c"):
             await stores.artifacts.save(CONTEXT, name, {"of": name})
@@ -558,7 +558,7 @@ class ForkContract(Contract):
 
     @needing("journal.rewind")
     async def test_a_rewound_tail_is_hidden_and_kept(self, stores: Stores) -> None:
-        """Positions and turns continue after it, and the log tells of it."""
+        """Positions and turns continue after it, and the log has an event of it."""
         await turns(stores, "one", "two", "three")
         epoch, event = await stores.journal.rewind(CONTEXT, 2)
         assert (event.covers, event.undone, event.seq) == ((3, 6), False, 13)

@@ -66,7 +66,7 @@ async def names(stores: Stores) -> list[str]:
 
 
 class InnerContextContract(Contract):
-    """A context that works for another one goes with it, and nobody else can have it so."""
+    """A context that works for another one goes with it, and cannot work for a third."""
 
     needs = ("contexts.enclose",)
 
@@ -106,7 +106,7 @@ class InnerContextContract(Contract):
 
     @needing("contexts.erase")
     async def test_a_context_that_exists_is_left_alone(self, stores: Stores) -> None:
-        """It may be somebody else's: it is returned, and nothing goes with the other one."""
+        """It may be another actor's: it is returned, and nothing goes with the other one."""
         await turn(stores, OUTER)
         await turn(stores, INNER, "eve", metadata={"works_for": f"{OUTER}/1/c1"})
         assert await enclose(stores, INNER, OUTER) == INNER
@@ -127,7 +127,7 @@ class InnerContextContract(Contract):
 
     @needing("contexts.erase")
     async def test_they_are_erased_with_the_outer_one(self, stores: Stores) -> None:
-        """All of them, from the inside out, whoever began them; the report counts them."""
+        """All of them, from the inside out, whichever person began them; the report counts them."""
         await a_family(stores, inner="bob")
         found = await stores.contexts.erase(OUTER, owner="ann")
         assert found.context_ids == (INMOST, INNER, OUTER)
@@ -137,7 +137,7 @@ class InnerContextContract(Contract):
 
     @needing("contexts.erase")
     async def test_one_of_them_is_erased_alone(self, stores: Stores) -> None:
-        """With those that work for it; the outer one stays, and the call begins again."""
+        """With its inner contexts; the outer one stays, and the call begins again."""
         await a_family(stores)
         assert (await stores.contexts.erase(INNER)).context_ids == (INMOST, INNER)
         assert await names(stores) == [OUTER, OTHER]
@@ -188,7 +188,7 @@ class InnerContextContract(Contract):
 
     @needing("contexts.erase_person")
     async def test_a_person_takes_them_along(self, stores: Stores) -> None:
-        """Those of the person's contexts; those begun by the person in a context of somebody."""
+        """Inner contexts of the person's contexts, and ones that the person began elsewhere."""
         await a_family(stores, inner=None)
         assert (await stores.contexts.erase_person("ann")).context_ids == (INMOST, INNER, OUTER)
         assert await names(stores) == [OTHER]
@@ -198,7 +198,7 @@ class InnerContextContract(Contract):
 
     @needing("contexts.erase", "contexts.erase_person")
     async def test_a_guest_inside_is_redacted(self, stores: Stores) -> None:
-        """The answers of a guest are turns of the inner context, which is somebody else's."""
+        """The answers of a guest are turns of the inner context, which is another person's."""
         await a_family(stores)
         await turn(stores, INNER, "guest")
         assert (await stores.contexts.erase_person("guest")).redacted_ids == (INNER,)
@@ -277,7 +277,7 @@ class InnerContextContract(Contract):
 
     @needing("contexts.erase", "contexts.restore")
     async def test_an_archive_links_to_nobody_else(self, stores: Stores) -> None:
-        """Without the outer context it is a context like any other, whatever the archive says."""
+        """Without the outer context it is an ordinary context, whatever the archive contains."""
         await a_family(stores)
         archive = await exported(stores, INNER)
         with refuses(StoreConflict):

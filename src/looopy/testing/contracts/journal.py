@@ -459,7 +459,7 @@ class JournalContract(Contract):
                     await asked
 
     async def test_started_calls_are_those_of_their_turn(self, stores: Stores) -> None:
-        """Calls without a stored start, and those of other turns, are not among them."""
+        """Calls without a stored start, and calls of other turns, are not among them."""
         claimed = await begin(stores)
         await commit(stores, claimed, [said(answer("", _ADD, _SEND)), starts(_ADD)])
         await commit(stores, claimed, [ends(StopReason.INTERRUPTED)], release=True)

@@ -173,7 +173,7 @@ class ContextIndexContract(Contract):
         assert found.tags == ("x",)
 
     async def test_by_owner(self, stores: Stores) -> None:
-        """The actor of the first turn, whoever came later; a context without one has no owner."""
+        """The actor of the first turn, not a later one; a context without one has no owner."""
         await _turn(stores, "a", actor_id="ann")
         await _turn(stores, "b", actor_id="bob")
         await _turn(stores, "a", actor_id="bob")
@@ -185,7 +185,7 @@ class ContextIndexContract(Contract):
         assert await _names(stores, owner="ann") == ["c", "a"]
 
     async def test_by_status(self, stores: Stores) -> None:
-        """As an agent would show it; a turn whose lease is over keeps nobody busy."""
+        """As an agent would show it; a turn whose lease is over does not count."""
         await _turn(stores, "ready")
         busy = await _begin(stores, "busy")
         await _begin(stores, "dead", ttl_s=0.0)

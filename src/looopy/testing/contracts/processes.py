@@ -91,7 +91,7 @@ class ProcessesContract(ProcessContract):
                 f" {lost[:3]}; the context has {left[:3]} …",
                 pytrace=False,
             )
-        assert len(left) == len(acknowledged), f"turns that nobody has taken: {left}"
+        assert len(left) == len(acknowledged), f"turns that no process has taken: {left}"
         assert [turn.turn for turn in left] == list(range(1, len(left) + 1))
 
     async def test_a_displaced_owner_writes_nothing(self, processes: Processes) -> None:
@@ -104,7 +104,7 @@ class ProcessesContract(ProcessContract):
         _is_fenced(first, claimed)
         second.run(commit, taken, [said(answer("two")), ends()], release=True)
         _is_fenced(first, claimed)
-        # A lease that has expired protects nobody, and needs no proof.
+        # A lease that has expired protects no turn, and needs no proof.
         claimed = first.run(begin, holder="first", ttl_s=0.0)
         taken = second.run(_recover, claimed.epoch, None, "second")
         _is_fenced(first, claimed)
@@ -228,7 +228,7 @@ def _is_fenced(process: OtherProcess, claimed: Claimed) -> None:
 def _result(process: OtherProcess) -> list[_Turn]:
     try:
         found: list[_Turn] = process.result()
-    except Exception as error:  # noqa: BLE001 - a store of somebody else's may raise anything
+    except Exception as error:  # noqa: BLE001 - another author's store may raise anything
         pytest.fail(f"a process cannot take turns beside another one: {error!r}", pytrace=False)
     return found
 

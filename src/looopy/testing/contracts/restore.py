@@ -73,7 +73,7 @@ async def fill(stores: Stores, context_id: str = CONTEXT) -> None:
 
 
 async def told(stores: Stores, context_id: str = CONTEXT) -> dict[str, Any]:
-    """Everything that the public methods tell of a context, but its epoch."""
+    """Everything that the public methods return of a context, but its epoch."""
     artifacts = {}
     for one in await stores.artifacts.list(context_id):
         for version in await stores.artifacts.versions(context_id, one.artifact_id):

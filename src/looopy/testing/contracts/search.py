@@ -286,7 +286,7 @@ class SearchContract(Contract):
         assert await _places(stores, "fox", after=first.next) == [("a", 2), ("a", 1)]
 
     async def test_by_owner(self, stores: Stores) -> None:
-        """Only in contexts of this owner, also with the `next` of somebody else's page."""
+        """Only in contexts of this owner, also with the `next` of another owner's page."""
         for name, owner in (("a", "ann"), ("b", "bob"), ("c", None), ("d", "ann")):
             await _owned(stores, name, owner, f"fox of {name}")
         assert await _places(stores, "fox", owner="ann") == [("d", 1), ("a", 1)]
@@ -345,7 +345,7 @@ class SearchContract(Contract):
         assert await _positions(stores, "told") == [3]
 
     async def test_what_was_cleared_or_deleted_is_not_found(self, stores: Stores) -> None:
-        """Searched before or not: a message that is said later is found."""
+        """Searched before or not: a later message is found."""
         for searched in (True, False):
             await _says(stores, "a", "fox", "dog")
             await _says(stores, "b", "fox")

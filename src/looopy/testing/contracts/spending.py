@@ -217,7 +217,7 @@ class SpendingContract(Contract):
 
     @needing("spending.accounts")
     async def test_accounts_are_listed_with_their_sums(self, stores: Stores) -> None:
-        """By name, in pages, those of this tenant; a day without any has only its month's."""
+        """By name, in pages, only this tenant's; a day without any has only its month's."""
         owners = sorted(map(account_of, ("ada", "bob", "eve", None)))
         for account in owners:
             limits = [_day(account, 100), replace(_day(account, 100), period="month")]

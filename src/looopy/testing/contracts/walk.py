@@ -200,7 +200,7 @@ def same(found: View, wanted: View) -> bool:
 
 
 def difference(found: View, wanted: View) -> str:
-    """The lines that say what *found* lacks, has too much, or has otherwise."""
+    """Lines with what *found* lacks, has too much, or has otherwise."""
     lines: list[str] = []
     for name in {**wanted, **found}:
         has, needs = found.get(name), wanted.get(name)
@@ -221,7 +221,7 @@ def _beyond(some: Sequence[Any], others: Sequence[Any]) -> list[Any]:
 
 
 def _fields_that_differ(has: Sequence[Any], needs: Sequence[Any]) -> list[str]:
-    """The fields of those that only look alike: of one type, at one place."""
+    """The fields of records that only look alike: of one type, at one place."""
     lines: list[str] = []
     for found, wanted in zip(has, needs, strict=False):
         if type(found) is not type(wanted) or not is_dataclass(wanted):
@@ -248,5 +248,5 @@ def failing_as(words: str) -> Iterator[None]:
     """Let an error of the store within the block fail the test, with *words* before it."""
     try:
         yield
-    except Exception as error:  # noqa: BLE001 - a store of somebody else's may raise anything
+    except Exception as error:  # noqa: BLE001 - another author's store may raise anything
         pytest.fail(f"{words}: {type(error).__name__}: {error}", pytrace=False)

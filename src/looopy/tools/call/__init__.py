@@ -1,7 +1,7 @@
 """
 One call of a tool: check the arguments, ask the hooks, run it, make one result.
 
-Every failure becomes an error result that tells the model what happened; only cancellation and a
+Every failure becomes an error result that the model sees; only cancellation and a
 call that waits for a person pass through. The room may import `tools`, `tools.function`, `auth`,
 `types` and `errors`. `loop.tool_tasks` decides when a call runs and in parallel to which.
 

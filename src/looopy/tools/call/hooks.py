@@ -21,7 +21,7 @@ from looopy.types.message import ToolCall
 
 T = TypeVar("T")
 HookFailed: TypeAlias = Callable[[str, Exception], object]
-"""Told the name of a function of the application that failed, and its error."""
+"""Called with the name of a function of the application that failed, and its error."""
 BLOCKED = "Tool execution was blocked"
 UNJUDGED = "The tool did not run: the application failed to decide whether it may."
 
@@ -31,7 +31,7 @@ class ToolHooks:
     The hooks around the calls of one turn.
 
     Args:
-        failed: Told the name of a hook that failed, and its error.
+        failed: Called with the name of a hook that failed, and its error.
         decided: The decision of a `before_tool_call` that was called before the call was announced:
             arguments, or the result that replaces the call.
     """

@@ -52,7 +52,7 @@ class Answer:
 
 
 def failure(text: str) -> Answer:
-    """An error that says *text*."""
+    """An error with *text*."""
     return Answer((TextContent(text),), is_error=True)
 
 
@@ -145,7 +145,7 @@ def _rich_json_text(value: Any) -> str:
 
 
 def error_text(error: BaseException) -> str:
-    """The text of *error*, or else its class's name; for a group, that of its members."""
+    """The text of *error*, or else its class's name; for a group, the texts of its members."""
     name = type(error).__name__
     try:
         text = str(error)

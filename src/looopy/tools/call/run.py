@@ -235,7 +235,7 @@ class _Attempt:
     def _give_up(self, tool: Tool, timeout_s: float) -> None:
         self.left_behind = True
         self._leave_behind(
-            f"{tool.name!r} timed out after {timeout_s:g} s and did not stop when it was told to:"
+            f"{tool.name!r} timed out after {timeout_s:g} s and did not stop when it was cancelled:"
             " it may still be running, and its outcome is unknown. Check before calling it again."
         )
 
@@ -288,7 +288,7 @@ def _not_found(name: str, known: Sequence[str]) -> str:
 
 
 def unusable(name: str, received: str) -> str:
-    """The text for a model whose arguments are no JSON object that can be kept."""
+    """The text for a model whose arguments are not a JSON object that can be kept."""
     try:
         problem = f"of type {json_type(read_json(received))}"
     except ValueError as error:

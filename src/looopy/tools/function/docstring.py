@@ -41,7 +41,7 @@ class Docstring:
 
     Attributes:
         description: Without the sections about parameters, results and errors; may be empty.
-        parameters: Text by parameter name, line breaks folded; only those that were described.
+        parameters: Text by parameter name, line breaks folded; only described ones.
     """
 
     description: str = ""
@@ -84,8 +84,8 @@ def _lines(text: str) -> list[str]:
     """
     The lines of *text*, without its common indentation.
 
-    The first line has none, so it does not show how deep a section lies that it begins. If all that
-    follows is as deep as the section's first item, all of it is the section.
+    The first line has no indentation, so it does not show the depth of a section that it begins. If
+    all that follows is as deep as the section's first item, all of it is the section.
     """
     first, *rest = inspect.cleandoc(text).splitlines() or [""]
     begins = first.rstrip().endswith(":") and first.strip()[:-1].lower() in _PARAMETERS | _DROPPED

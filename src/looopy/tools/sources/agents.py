@@ -260,7 +260,7 @@ class AgentTool(UsesSources, Tool):
         The id of the context of this call, the same in each run.
 
         A context that is deleted and created again numbers its turns from 1 again. The time at
-        which its first turn began tells the calls of the two apart. Nothing changes that time:
+        which its first turn began distinguishes the calls of the two. Nothing changes that time:
         neither a redaction, which changes the time of creation, nor `clear`.
         """
         made = ""
@@ -426,7 +426,7 @@ class _InnerRun:
         raise NeedsInput(left, OF_AN_AGENT)
 
     def _is_late(self, request: PendingRequest) -> bool:
-        """True for an approval that nobody answered in time, as the outer turn says."""
+        """True for an approval that expired unanswered, by the outer turn's answers."""
         said = self._context.answers.get(request.request_id)
         return request.kind is PendingKind.APPROVAL and said == EXPIRED
 
@@ -470,7 +470,7 @@ class _InnerRun:
     def _answer(self, result: TurnResult | None, *, broke_off: bool = False) -> ToolResult:
         """The result of the call."""
         if result is None:
-            raise LooopyError(f"the agent {self._tool.name!r} has nothing to go on with")
+            raise LooopyError(f"the agent {self._tool.name!r} has nothing to continue")
         details = {
             "agent": self._tool.name,
             "context_id": self._context_id,
@@ -491,11 +491,11 @@ class _InnerRun:
         return ToolResult(text, details)
 
     def _unanswered(self, pending: Sequence[PendingRequest]) -> ToolResult:
-        """The result of a call whose agent cannot continue without the answers of nobody."""
+        """The result of a call whose agent cannot continue, because its approval expired."""
         names = ", ".join(one.tool_name for one in pending if self._is_late(one))
         text = (
-            f"The agent {self._tool.name!r} asked for an approval of {names}, which expired. Nobody"
-            " answered it, and nobody denied it."
+            f"The agent {self._tool.name!r} asked for an approval of {names}, which expired. It was"
+            " neither answered nor denied."
         )
         details = {"agent": self._tool.name, "context_id": self._context_id}
         return ToolResult(text, details, is_error=True)

@@ -157,7 +157,7 @@ async def get_file_content(
     try:
         text = data.decode()
     except UnicodeDecodeError:
-        return ToolResult(f"{artifact_id!r} is no text: {len(data):,} bytes", is_error=True)
+        return ToolResult(f"{artifact_id!r} is not text: {len(data):,} bytes", is_error=True)
     part = text[offset : offset + limit]
     more = len(text) - offset - len(part)
     return {"content": part, "offset": offset, "total_chars": len(text), "more": max(0, more)}
@@ -176,7 +176,7 @@ async def _part_of(writer: ArtifactWriter, found: Artifact, offset: int, limit: 
             if len(part) > limit:
                 break
     except UnicodeDecodeError:
-        said = f"{found.artifact_id!r} is no text: {found.size:,} bytes"
+        said = f"{found.artifact_id!r} is not text: {found.size:,} bytes"
         return ToolResult(said, is_error=True)
     more = len(part) > limit
     return {"content": part[:limit], "offset": offset, "total_bytes": found.size, "more": more}
@@ -454,7 +454,7 @@ async def _new(context: ToolContext, artifact_id: str, *, override: bool) -> Non
 def _check_size(found: Artifact) -> None:
     if found.size > _WHOLE_BYTES:
         raise ValueError(
-            f"{found.artifact_id!r} is complete, and too large to be written anew with more:"
+            f"{found.artifact_id!r} is complete, and too large to be rewritten with more:"
             " begin another with complete=false"
         )
 
@@ -462,7 +462,7 @@ def _check_size(found: Artifact) -> None:
 async def _object(context: ToolContext, artifact_id: str, version: int | None = None) -> Row:
     content = await _writer(context).load(artifact_id, version)
     if not isinstance(content, dict):
-        raise ValueError(f"that version of {artifact_id!r} is no object")  # noqa: TRY004 - for the model
+        raise ValueError(f"that version of {artifact_id!r} is not an object")  # noqa: TRY004 - for the model
     return dict(content)
 
 

@@ -119,9 +119,9 @@ def client_tool(
     """
     Declare a tool that the user's side runs: a button, a camera, a local file.
 
-    A call with valid arguments stays open with a request of kind `client_tool`, whose `args` are
-    those of the call. `execute_turn(None, inputs={request_id: result})` answers it with any JSON
-    value, or with `{"is_error": true, "content": "..."}`, as a `ToolResult`, if it failed.
+    A call with valid arguments stays open with a request of kind `client_tool`, which has its
+    `args`. `execute_turn(None, inputs={request_id: result})` answers it with any JSON value, or
+    with `{"is_error": true, "content": "..."}`, as a `ToolResult`, if it failed.
 
     Args:
         name: See `Tool`, also for the other options.

@@ -74,7 +74,7 @@ class Plugin(UsesSources):
         return list((await gather_tools(self._sources, turn, warn)).values())
 
     async def system_prompts(self, turn: TurnContext) -> Sequence[PromptPart]:
-        """Its parts in *turn*, if it is on; then those of its own sources."""
+        """Its parts in *turn*, if it is on; then its sources' parts."""
         if not is_enabled(self.is_enabled, turn):
             return ()
         return [*self._prompts, *await prompts_of(self._sources, turn)]

@@ -77,7 +77,7 @@ def read_skill(folder: Path) -> SkillFile:
         text = f"has {len(description):,} characters, and takes 1 to {_MAX_DESCRIPTION:,}"
         raise _invalid(file, "description", text)
     if name != folder.name:
-        _logger.warning("%s: the skill %r lies in a folder of another name", file, name)
+        _logger.warning("%s: the skill %r is in a folder of another name", file, name)
     return SkillFile(name, description, instruction)
 
 

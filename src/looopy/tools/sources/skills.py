@@ -108,7 +108,7 @@ class Skill:
             text = await tool_threads().run(self.instruction)
             text = await text if inspect.isawaitable(text) else text
         if not isinstance(text, str):
-            raise ToolError(f"the instruction of the skill {self.name!r} is no text")
+            raise ToolError(f"the instruction of the skill {self.name!r} is not text")
         return text
 
 

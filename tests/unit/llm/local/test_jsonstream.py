@@ -127,5 +127,5 @@ def test_json_that_is_no_answer_is_refused(text):
 @pytest.mark.parametrize("text", ['{"reply": "\\x', '{"reply": "\\u12+4'])
 def test_an_escape_that_json_does_not_know_is_refused(text):
     """It raises instead of guessing."""
-    with pytest.raises(ValueError, match="no JSON escape"):
+    with pytest.raises(ValueError, match="not a JSON escape"):
         read(text)

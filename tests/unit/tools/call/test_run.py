@@ -93,7 +93,7 @@ async def test_an_endless_unknown_name_is_shortened(run: Run) -> None:
         ("", "not valid JSON"),
         ("[" * 100_000, "nested too deeply"),
         ("[" * 61 + "]" * 61, "nested deeper than 60 levels"),
-        ('{"a": NaN}', "not valid JSON (NaN is no number of JSON)"),
+        ('{"a": NaN}', "not valid JSON (NaN is not a JSON number)"),
         ('{"a": 9223372036854775808}', "too large: an integer does not fit 64 bits"),
         ("9" * 9_000, "too large: an integer does not fit 64 bits"),
         ('{"a": 1e999}', "too large: a number does not fit 64 bits"),

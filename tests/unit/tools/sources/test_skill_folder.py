@@ -156,7 +156,7 @@ def test_a_folder_that_is_no_skill_is_refused(tmp_path, caplog):
     lay(tmp_path / "two" / "c")
     with pytest.raises(ConfigurationError, match="two skills are named 'fill-forms'"):
         Skills.from_folder(tmp_path / "two")
-    assert "lies in a folder of another name" in caplog.text
+    assert "is in a folder of another name" in caplog.text
     (tmp_path / "one" / "a" / "SKILL.md").unlink()
     (tmp_path / "one" / "d").symlink_to(tmp_path / "two" / "b")
     with pytest.raises(InvalidSkill, match="is a link out of"):

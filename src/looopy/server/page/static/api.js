@@ -42,7 +42,7 @@ export function takeToken() {
   return true;
 }
 
-/** A part of the address; empty if somebody has mangled it. @param {string} part */
+/** A part of the address; empty if it is mangled. @param {string} part */
 export function decoded(part) {
   try {
     return decodeURIComponent(part);
@@ -67,7 +67,7 @@ function headers(more = {}) {
   return SENDABLE.test(token) ? {...more, Authorization: `Bearer ${token}`} : more;
 }
 
-/** Now, by the clock of the server: that of a machine may be hours off. */
+/** Now, by the clock of the server: a machine's may be hours off. */
 export function serverNow() {
   return Date.now() + aheadMs;
 }
@@ -146,7 +146,7 @@ async function checked(answer) {
   if (date) aheadMs = date - Date.now();
   if (answer.ok) return answer;
   const said = await answer.json().catch(() => null);
-  const after_s = Number(answer.headers.get("Retry-After")) || 0; // a date is no number
+  const after_s = Number(answer.headers.get("Retry-After")) || 0; // a date is not a number
   throw new Problem(answer.status, said?.error, after_s);
 }
 
@@ -190,7 +190,7 @@ export async function* follow(path, signal, opened) {
       }
     }
   } finally {
-    reader.cancel().catch(() => {}); // the stream would go on
+    reader.cancel().catch(() => {}); // the stream would continue
   }
 }
 

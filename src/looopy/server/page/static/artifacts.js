@@ -104,11 +104,11 @@ async function save(id, one, version) {
 }
 
 /**
- * Show an artifact in a dialog, which says itself what goes wrong in it.
+ * Show an artifact in a dialog, which shows its own errors.
  *
  * @param {string} id
  * @param {any} one its newest version
- * @param {(error: unknown) => void} problem is told if the person has to sign in again
+ * @param {(error: unknown) => void} problem is called if the person has to sign in again
  */
 export async function look(id, one, problem) {
   const error = h("p", {class: "error", role: "alert"});
@@ -199,7 +199,7 @@ async function preview(path, one) {
   return [...cut, code(kind === "application/json" && whole ? indented(text) : text, kind)];
 }
 
-/** Says that a part is left out. @param {string} part @param {string} all */
+/** A note that a part is left out. @param {string} part @param {string} all */
 function first(part, all) {
   return h("p", {class: "faint"}, `The first ${part} of ${all}.`);
 }

@@ -35,7 +35,7 @@ export function thinking(inside, open = false) {
   return folded("Thinking", () => [inside()], open, "thinking");
 }
 
-/** What is inside is made when somebody looks. */
+/** Its contents are made when it opens. */
 export function folded(
   /** @type {string} */ title,
   /** @type {() => Node[]} */ inside,
@@ -176,7 +176,7 @@ function charactersIn(text) {
   return found;
 }
 
-/** The place behind so many characters of a text. @param {string} text @param {number} characters */
+/** The place after so many characters of a text. @param {string} text @param {number} characters */
 function endOf(text, characters) {
   let end = 0;
   for (let i = 0; i < characters; i += 1) end += widthAt(text, end);

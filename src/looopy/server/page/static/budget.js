@@ -1,8 +1,8 @@
 /**
- * What a person has used of the budget of a day and of a month, and what is reserved in it.
+ * A person's budget of a day and of a month: what is used, and what is reserved.
  *
- * It stands small below the list of conversations, and above the usage of one. Each bar says in
- * words what it shows.
+ * It is small below the list of conversations, and above the usage of one. Each bar also shows its
+ * figures in words.
  */
 
 import {get} from "./api.js";
@@ -181,7 +181,7 @@ export class Budget {
       const about = id ? `?context_id=${encodeURIComponent(id)}` : "";
       this.draw((await get(`budget${about}`)).items);
     } catch {
-      // the page says elsewhere that the server is away
+      // the page shows elsewhere that the server is away
     }
     setTimeout(() => {
       this.loading = false;

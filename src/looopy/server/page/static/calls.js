@@ -1,5 +1,5 @@
 /**
- * A call of a tool: one line that says how it stands, and folds open to arguments and result.
+ * A call of a tool: one line with its state, which folds open to arguments and result.
  */
 
 import {at, follow, get} from "./api.js";
@@ -82,7 +82,7 @@ export class CallCard {
     return known ? ["cut", "has no result"] : ["called", "was called"];
   }
 
-  /** What is inside is made when somebody looks. */
+  /** Its contents are made when it opens. */
   fillBody() {
     if (!this.details.open || this.filled) return;
     this.filled = true;
@@ -135,7 +135,7 @@ export class CallCard {
         if (begins && data.edited && data.tool_call_id === this.call.id) return data.args;
       }
     } finally {
-      done.abort(); // the stream would go on
+      done.abort(); // the stream would continue
     }
   }
 }

@@ -35,7 +35,7 @@ import {
 const CALLS_AT_ONCE = 30; // of one message
 const MORE_CALLS = 200;
 const MOST_ARTIFACTS = 8; // beside the end of a turn; the panel has all
-const OVERTAKEN = ["agent_busy", "input_not_found"]; // refused, as somebody else was faster
+const OVERTAKEN = ["agent_busy", "input_not_found"]; // refused, as another person was faster
 const REVEALED_AT_ONCE = 200; // messages that are read on the way up to one
 const MOST_REVEALED = 5000; // messages between that and what is here, which all would be shown
 const FAR_UP =
@@ -540,7 +540,7 @@ export class Chat {
     }
   }
 
-  /** Say that an answer was not taken, where the card that said so is gone. */
+  /** Show that an answer was not taken, if its card is gone. */
   overtaken() {
     const text = this.untaken ? this.untakenText(this.untaken.request, this.untaken.error) : "";
     if (text === (this.refused.dataset.text ?? "")) return; // it was announced
@@ -562,12 +562,12 @@ export class Chat {
     if (!known)
       return record?.status === "busy"
         ? `${lost}: ${error.message}` // it may have been about another request
-        : `${lost}. Somebody else had answered already.`;
+        : `${lost}. Another person had answered already.`;
     if (known.decision === "expired") return `${lost}. The request had expired.`;
     const by = known.actor_id ? ` by ${known.actor_id}` : "";
     const how = `${known.args ? " with other arguments" : ""}${by}`;
     const said = known.text ? `: ${shortened(known.text, 300)}` : "";
-    return `${lost}. Somebody else had answered already: ${known.decision}${how}${said}`;
+    return `${lost}. Another person had answered already: ${known.decision}${how}${said}`;
   }
 
   /** Why the last turn can be continued. @param {any} record */
@@ -577,7 +577,7 @@ export class Chat {
     if (record.error) return `Turn ${turn} failed: ${shortened(record.error, 300)}`;
     const decided = this.conversation.turns.get(record.turn_count)?.outcome === "auth_required";
     if (record.needs_auth && decided && record.turn_count > turn)
-      return `Somebody has answered turn ${turn}. It goes on with your credentials.`;
+      return `Turn ${turn} was answered. It continues with your credentials.`;
     if (record.needs_auth)
       return `Turn ${turn} needs fresh credentials of yours. Sign in again, then continue it.`;
     const outcome = this.conversation.turns.get(turn)?.outcome;
@@ -629,7 +629,7 @@ export class Chat {
   scrolled() {
     const {scrollTop, scrollHeight, clientHeight} = this.element;
     const near = scrollHeight - scrollTop - clientHeight < 80;
-    if (near || scrollTop < this.top) this.atEnd = near; // what grows below leaves nobody behind
+    if (near || scrollTop < this.top) this.atEnd = near; // growth below keeps the reader at the end
     this.top = scrollTop;
     this.newest.hidden = near;
     this.keepEnd();

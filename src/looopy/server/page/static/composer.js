@@ -1,5 +1,5 @@
 /**
- * The field for messages: sends one, or tells the running turn something, or stops it.
+ * The field for messages: sends one, steers the running turn, or stops it.
  */
 
 import {newKey} from "./api.js";

@@ -1,9 +1,9 @@
 /**
- * One conversation as the server has it: what is stored, and what comes.
+ * One conversation as the server has it: its stored messages and its new events.
  *
- * It loads the newest messages, then follows the events behind them. After a lost connection it
- * continues behind the last event that it has, so nothing is missed and nothing comes twice. Views
- * listen for `change`; `what` of its detail says which part is new.
+ * It loads the newest messages, then follows the events after them. After a lost connection it
+ * continues after the last event that it has, so no event is missed or comes twice. Views listen
+ * for `change`; `what` of its detail names the new part.
  */
 
 import {Problem, Unreachable, at, call, follow, get} from "./api.js";
@@ -19,7 +19,7 @@ const LONGEST_S = 60; // if the server asks for more patience
 const REFRESHES = 5;
 const SETTLED_MS = 500; // how long a stream has to last after a refused one
 const RECALL_MS = 15_000; // how long the log of what is here already may take to come
-const HIDDEN_MS = 30_000; // before a page that nobody looks at closes its stream
+const HIDDEN_MS = 30_000; // before a hidden page closes its stream
 const STREAM = ["status_change", "tool_execution_update", "thinking"]
   .map((name) => `include=${name}`)
   .join("&");
@@ -56,7 +56,7 @@ export class Conversation extends EventTarget {
     /** @type {{text: string, thinking: string} | null} */
     this.live = null;
     this.notice = "";
-    /** What a running turn was told and has not taken yet. @type {{message: string | any[], how: string}[]} */
+    /** Messages that a running turn has not taken yet. @type {{message: string | any[], how: string}[]} */
     this.queued = [];
     /** @type {number | null} */
     this.older = null;
@@ -77,7 +77,7 @@ export class Conversation extends EventTarget {
     return this.record?.status === "busy";
   }
 
-  /** Load it, and follow it until `close`: once, however often somebody asks. */
+  /** Load it, and follow it until `close`: once, however often it is called. */
   open() {
     this.opening ??= this.opened().finally(() => (this.opening = null));
     return this.opening;
@@ -114,7 +114,7 @@ export class Conversation extends EventTarget {
     this.closing.abort();
   }
 
-  /** Read everything anew. Meanwhile no event may be taken: it would be lost. */
+  /** Read everything again. Meanwhile no event may be taken: it would be lost. */
   async load() {
     this.isWhole = false;
     const record = await get(at(this.id));
@@ -140,7 +140,7 @@ export class Conversation extends EventTarget {
     void this.recall(page.items[0], this.seq);
   }
 
-  /** Read the page of messages before those that are here. */
+  /** Read the page of messages before the loaded ones. */
   async loadOlder(limit = PAGE) {
     const {older} = this;
     if (older === null) return;
@@ -149,7 +149,7 @@ export class Conversation extends EventTarget {
     if (older !== this.older) return; // they are not before what is here now
     this.older = page.next;
     const [next] = [...this.entries.values()]
-      .filter((one) => one.message.role !== "toolResult") // its call may lie on this page
+      .filter((one) => one.message.role !== "toolResult") // its call may be on this page
       .sort((a, b) => a.position - b.position);
     for (const entry of page.items) this.entries.set(entry.position, entry);
     this.placeAll();
@@ -159,7 +159,7 @@ export class Conversation extends EventTarget {
   }
 
   /**
-   * Read what messages do not tell of calls: arguments that a person changed, decisions, times.
+   * Read what messages lack about calls: arguments that a person changed, decisions, times.
    *
    * @param {Entry | undefined} first the message from which on the log is read
    * @param {number} upto the last event
@@ -217,7 +217,7 @@ export class Conversation extends EventTarget {
    * The key of a call: its id, and the message that made it.
    *
    * @param {string} id
-   * @param {number} [below] a position behind that message; the newest if it is left out
+   * @param {number} [below] a position after that message; the newest if it is left out
    */
   keyOf(id, below = Infinity) {
     return `${this.callerOf(id, below) ?? "?"}:${id}`;
@@ -297,7 +297,7 @@ export class Conversation extends EventTarget {
 
   async keepFollowing() {
     let settled = 0;
-    let stale = false; // the server was lost, and has not said since how things stand
+    let stale = false; // the server was lost, and has not sent its state since
     for (let tries = 0; !this.closing.signal.aborted; tries += 1) {
       const unseen = hidden();
       const signal = AbortSignal.any([this.closing.signal, unseen.signal]);
@@ -492,7 +492,7 @@ export class Conversation extends EventTarget {
     this.live = null;
     const ended = new Date().toISOString();
     this.turns.set(event.turn, {...this.turns.get(event.turn), ...event, ended_at: ended});
-    if (lacksRoom(event)) this.note(""); // what waits says it, with a way to continue
+    if (lacksRoom(event)) this.note(""); // the open request shows it, with a way to continue
     Object.assign(this.record, {status: "ready", lease: null});
     this.emit("turn", event);
     void this.afterTurn();
@@ -598,7 +598,7 @@ export class Conversation extends EventTarget {
 
   /** @param {string} what @param {any} [value] */
   emit(what, value) {
-    if (this.isClosed) return; // an answer came late: nobody looks at it any more
+    if (this.isClosed) return; // an answer came late: it is not shown any more
     this.dispatchEvent(new CustomEvent("change", {detail: {what, value}}));
   }
 }
@@ -614,7 +614,7 @@ function given({args, edited, clipped}) {
   return {args, edited, clipped};
 }
 
-/** Lengths of what lies below a pointer. @param {any} lengths @param {string} path */
+/** Lengths of the texts below a pointer. @param {any} lengths @param {string} path */
 function within(lengths, path) {
   if (!lengths) return undefined;
   const inside = Object.entries(lengths).filter(([name]) => name.startsWith(path));
@@ -627,7 +627,7 @@ export function isAway(error) {
   return error instanceof Problem && (error.status === 429 || error.status >= 500);
 }
 
-/** The server's reason; null if there is no server, as far as a proxy can tell. @param {unknown} error */
+/** The server's reason; null if there is no server, as far as a proxy knows. @param {unknown} error */
 function refusal(error) {
   return error instanceof Problem && ![502, 503, 504].includes(error.status) ? error : null;
 }

@@ -14,7 +14,7 @@ const MOST_CELLS = 250_000; // of a comparison: larger ones would stop the page
  */
 
 /**
- * Pair the parts of two turns: equal ones first, then those of one kind between them.
+ * Pair the parts of two turns: equal ones first, then parts of one kind between them.
  *
  * @param {Part[]} then
  * @param {Part[]} now

@@ -58,8 +58,8 @@ export function refill(parent, ...children) {
 }
 
 /**
- * Replace what is in an element where somebody reads: equal parts stay, and of the others, what is
- * open, how far they are scrolled, and the focus.
+ * Replace the contents of an element under a reader: equal parts stay, and the others keep their
+ * open folds, scroll position and focus.
  *
  * @param {HTMLElement} parent
  * @param {...(Child | Child[])} children new ones, or one that is there, in its place
@@ -84,7 +84,7 @@ export function renew(parent, ...children) {
 }
 
 /**
- * What has come in the place of an element that is gone.
+ * The replacement of an element that is gone.
  *
  * @param {HTMLElement} parent
  * @param {Element} gone
@@ -118,7 +118,7 @@ function nodes(children) {
     .map((one) => (one instanceof Node ? one : document.createTextNode(shown(String(one)))));
 }
 
-/** Tell a screen reader, once. @param {string} text */
+/** Announce it to a screen reader, once. @param {string} text */
 export function announce(text) {
   const place = document.getElementById("announcer");
   if (place) place.textContent = shown(text);

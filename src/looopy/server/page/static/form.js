@@ -2,8 +2,8 @@
  * A form for a JSON Schema: a field for each simple property, JSON for all others.
  *
  * The server checks what is sent against the same schema, so a form may be simpler than its schema.
- * A field that nobody changed reads the very value that it began with, whatever the browser made of
- * it: it ends lines by \n alone, and empties a date that is in no calendar.
+ * An unchanged field reads the very value that it began with, whatever the browser made of it: it
+ * ends lines by \n alone, and empties a date that is in no calendar.
  */
 
 import {fill, h} from "./dom.js";
@@ -106,15 +106,15 @@ function fieldOf(schema, value, label, required = true) {
   const id = `field-${(made += 1)}`;
   const note = schema?.description;
   const about = {id, "aria-describedby": note ? `${id}-note` : null};
-  /** @param {any} input @param {() => any} said what somebody entered @returns {Field} */
+  /** @param {any} input @param {() => any} said what a person entered @returns {Field} */
   const fieldWith = (input, said) => {
     const name = labelOf(id, label, required);
     const element = h("div", {class: `field of-${kind}`}, name, input, notes(id, note, value));
     return {element, read: unlessKept(input, value, said)};
   };
-  const unsaid = schema.default; // what the tool takes if nobody says anything
+  const unsaid = schema.default; // the tool's value for an empty field
   const begins = unsaid === undefined || unsaid === null ? "" : pretty(unsaid);
-  /** What an empty field says. @param {any} [otherwise] */
+  /** The value of an empty field. @param {any} [otherwise] */
   const empty = (otherwise) => {
     if (value === "" && kind === "text") return ""; // as it was
     if (value === null || (required && schema.nullable)) return null;
@@ -169,7 +169,7 @@ function fieldOf(schema, value, label, required = true) {
 }
 
 /**
- * A function that reads a control: as long as nobody changed it, what it began with.
+ * A function that reads a control: its first value as long as it is unchanged.
  *
  * @param {any} input
  * @param {any} value undefined: it began without one
@@ -208,7 +208,7 @@ function labelOf(id, label, required) {
 }
 
 /**
- * What stands below a field.
+ * The note below a field.
  *
  * @param {string} id
  * @param {string | undefined} note
@@ -257,7 +257,7 @@ function isObject(value) {
 }
 
 /**
- * What an object has of this name itself: all of them inherit a `constructor`.
+ * An object's own property of this name: all of them inherit a `constructor`.
  *
  * @param {any} from
  * @param {string} name

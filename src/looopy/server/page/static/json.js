@@ -43,7 +43,7 @@ export function written(value) {
   return JSON.stringify(value);
 }
 
-/** The number that somebody typed. @param {string} text @returns {number | Long} */
+/** The number that a person typed. @param {string} text @returns {number | Long} */
 export function numberOf(text) {
   return EXACT && isLong(Number(text), text) ? new Long(text) : Number(text);
 }

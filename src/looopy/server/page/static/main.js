@@ -1,7 +1,7 @@
 /**
  * The page: signs in, and shows what its address names.
  *
- * `#/` is the list, `#/requests` what others wait for, `#/new` a new conversation, `#/c/ID` one of them, and behind that the panel:
+ * `#/` is the list, `#/requests` what others wait for, `#/new` a new conversation, `#/c/ID` one of them, and after that the panel:
  * `/timeline/TURN`, `/artifacts`, `/usage`, or `/replay/TURN` and the fork in which it ran again.
  * `/at/POSITION` shows one message.
  */
@@ -111,7 +111,7 @@ class App {
     this.route();
   }
 
-  /** The address is another one: that of a view, or the link that signs in. */
+  /** The address has changed: to a view, or to the link that signs in. */
   moved() {
     if (takeToken()) return location.reload();
     for (const one of document.querySelectorAll("dialog")) one.close(""); // it is about another view
@@ -286,7 +286,7 @@ class App {
     }
   }
 
-  /** Tell once that the server is away, and that it is back. @param {Conversation} conversation */
+  /** Show once that the server is away, and that it is back. @param {Conversation} conversation */
   reached({connected, refused}) {
     if (connected === !this.lost) return;
     this.lost = !connected;
@@ -360,7 +360,7 @@ class App {
     conversation.close();
     announce("The conversation was deleted");
     if (this.conversation === conversation) location.hash = "#/";
-    this.problem(null); // its stream may have told first
+    this.problem(null); // its stream may have reported first
   }
 
   /** Fill the panel, unless something newer fills it before the answers are here. */
@@ -381,11 +381,11 @@ class App {
       this.drawn = draw;
       renew(this.panelBody, show());
     } catch (error) {
-      if (draw >= this.drawn) throw error; // nobody looks at the others any more
+      if (draw >= this.drawn) throw error; // the others are not shown any more
     }
   }
 
-  /** Begin anew if the panel is another one; what was asked for before comes too late. */
+  /** Begin again if the panel is another one; earlier answers come too late. */
   namePanel(/** @type {number} */ turn, /** @type {number} */ draw) {
     const {conversation, panel, panelHead} = this;
     const isThere = conversation?.record && panel;
@@ -452,14 +452,14 @@ class App {
     this.replay = null;
   }
 
-  /** Says what went wrong in a conversation while it is shown. @param {Conversation} conversation */
+  /** Shows what went wrong in a conversation while it is open. @param {Conversation} conversation */
   problemIn(conversation) {
     return (/** @type {unknown} */ error) => {
       if (conversation === this.conversation) this.problem(error);
     };
   }
 
-  /** Say what went wrong, or nothing any more. @param {unknown} error */
+  /** Show what went wrong, or clear it. @param {unknown} error */
   problem(error) {
     if (error instanceof Problem && error.status === 401)
       return this.main.isConnected ? void this.login(hasToken()) : undefined;

@@ -188,7 +188,7 @@ export function code(text, language = "") {
 /** @param {string} text @param {number} depth @returns {import("./dom.js").Child[]} */
 function inline(text, depth) {
   const made = /** @type {import("./dom.js").Child[]} */ ([]);
-  const lost = new Set(); // marks that have no end behind the place that was looked at
+  const lost = new Set(); // marks that have no end after the place that was searched
   let plain = 0;
   /** @type {Take} */
   const take = (from, to, node) => {

@@ -15,7 +15,7 @@ export class Pending {
     this.shown = "";
     /** By request, also while a turn runs between two answers. @type {Map<string, {is: string, card: HTMLElement}>} */
     this.cards = new Map();
-    /** The field in which somebody typed, or null. @type {HTMLElement | null} */
+    /** The field in which a person typed, or null. @type {HTMLElement | null} */
     this.typing = null;
   }
 

@@ -1,5 +1,5 @@
 /**
- * A turn that runs again: answered from its log and compared, or anew in a fork beside it.
+ * A turn that runs again: answered from its log and compared, or run for real in a fork.
  */
 
 import {Problem, at, call, get, newKey} from "./api.js";
@@ -20,7 +20,7 @@ export class Replay {
    * @param {Conversation} conversation
    * @param {number} turn
    * @param {string} fork in which the turn has run again; empty: it has not
-   * @param {(error: unknown) => void} problem is told if the person has to sign in again
+   * @param {(error: unknown) => void} problem is called if the person has to sign in again
    */
   constructor(conversation, turn, fork, problem) {
     this.conversation = conversation;
@@ -28,7 +28,7 @@ export class Replay {
     this.fork = fork;
     this.problem = problem;
     this.ignore = /** @type {Set<string>} */ (new Set());
-    /** Behind this position the messages of the turn begin. */
+    /** The messages of the turn begin after this position. */
     this.after = 0;
     /** @type {import("./conversation.js").Entry[]} */
     this.then = [];
@@ -164,9 +164,9 @@ export class Replay {
     return h("fieldset", {class: "choices"}, h("legend", {}, "Do not compare"), PARTS.map(box));
   }
 
-  // --- anew, in a fork ---------------------------------------------------------------------------
+  // --- again, in a fork --------------------------------------------------------------------------
 
-  /** Read the turn, and those that continue it. */
+  /** Read the turn, and the turns that continue it. */
   async read() {
     const {id} = this.conversation;
     const page = await get(at(id, `/turns?after=${this.turn - 1}&limit=50`));
@@ -239,7 +239,7 @@ export class Replay {
       h(
         "p",
         {},
-        "The message runs anew in a fork, with today's agent. The model is called and tools run, with all their effects. This conversation stays as it is.",
+        "The message runs again in a fork, with today's agent. The model is called and tools run, with all their effects. This conversation stays as it is.",
       ),
       h(
         "details",
@@ -287,14 +287,14 @@ export class Replay {
     }
   }
 
-  /** Say that an answer was not taken, once the card that said so is gone. */
+  /** Show that an answer was not taken, once its card is gone. */
   overtaken() {
     const {untaken, other} = this;
     const {pending = [], status = ""} = other?.record ?? {};
     const isThere = (/** @type {any} */ one) => one.request_id === untaken?.request.request_id;
     if (!untaken || pending.some(isThere)) return;
     this.untaken = null;
-    const why = status === "busy" ? untaken.error.message : "somebody else had answered already.";
+    const why = status === "busy" ? untaken.error.message : "another person had answered already.";
     this.say(new Error(`Your answer for ${untaken.request.tool_name} was not taken: ${why}`));
   }
 
@@ -380,7 +380,7 @@ function edited(message, text) {
 }
 
 /**
- * The turn of this number, and those that continue it: several continue the same one if its
+ * The turn of this number, and the turns that continue it: several continue the same one if its
  * requests were answered one by one.
  *
  * @param {any[]} all

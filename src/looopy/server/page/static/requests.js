@@ -1,5 +1,5 @@
 /**
- * What a turn waits for, answered in place: approvals, questions, tools of the user's side.
+ * Requests of a turn, answered in place: approvals, questions, tools of the user's side.
  */
 
 import {serverNow} from "./api.js";
@@ -87,11 +87,11 @@ export function requestCard(request, answer) {
   return card;
 }
 
-/** What remains of a request that nobody answered in time. @param {any} request @param {() => void} go */
+/** The rest of a request that was not answered in time. @param {any} request @param {() => void} go */
 function late(request, go) {
   if (request.kind !== "approval")
-    return [h("p", {}, "Nobody answered in time. A new message gives it up.")];
-  const text = "Nobody answered in time. Continue, and the model learns that.";
+    return [h("p", {}, "This was not answered in time. A new message gives it up.")];
+  const text = "This was not answered in time. Continue, and the model learns that.";
   return [h("p", {}, text), sender(go, "Continue")];
 }
 

@@ -1,5 +1,5 @@
 /**
- * The conversations: the last used first, and a search through all that was said in them.
+ * The conversations: the last used first, and a search through all their messages.
  */
 
 import {get} from "./api.js";

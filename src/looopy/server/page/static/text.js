@@ -3,9 +3,9 @@
  */
 
 // Controls that a terminal obeys, marks that turn all that follows them around, and letters of no
-// shape, which only a model would read: tags, selectors of a variant, operators that nobody sees,
+// shape, which only a model would read: tags, selectors of a variant, invisible operators,
 // and several joiners in a row. Ordinary are a few such letters in some flags, and one selector
-// behind an emoji or a letter of Chinese or Japanese. The marks that people write in Arabic and
+// after an emoji or a letter of Chinese or Japanese. The marks that people write in Arabic and
 // Hebrew (U+200E, U+200F, U+061C) act on what is beside them alone.
 const FLAG = /\u{1f3f4}[\u{e0030}-\u{e0039}\u{e0061}-\u{e007a}]{3,6}\u{e007f}/u.source;
 const EMOJI = /\p{Emoji}[\ufe0e\ufe0f]/u.source;
@@ -85,13 +85,13 @@ export function lacksPrice(usage) {
   return usage?.cost === null || usage?.cost?.complete === false;
 }
 
-/** The cost of several usages, as `cost` says it. @param {any[]} usages */
+/** The cost of several usages, as `cost` shows it. @param {any[]} usages */
 export function costOfAll(usages) {
   const total = usages.reduce((sum, usage) => sum + (usage?.cost?.total ?? 0), 0);
   return cost({cost: {total, complete: !usages.some(lacksPrice)}});
 }
 
-/** The cost of a usage; empty if it costs nothing, or nobody knows any part. @param {any} usage */
+/** The cost of a usage; empty if it costs nothing, or no part is known. @param {any} usage */
 export function cost(usage) {
   const total = usage?.cost?.total;
   if (!total) return "";

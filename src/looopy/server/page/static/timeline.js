@@ -33,7 +33,7 @@ export class Timeline {
     this.conversation = conversation;
     this.place = place;
     this.turn = 0; // the one that is shown
-    this.isWhole = false; // somebody wants all rows
+    this.isWhole = false; // a reader wants all rows
     /** @type {Row[]} */
     this.rows = [];
     this.title = h("h3", {tabindex: -1});
@@ -120,7 +120,7 @@ export class Timeline {
     return this.parts;
   }
 
-  /** The ways to other turns. @param {number} first @param {number} end of those that are shown */
+  /** The ways to other turns. @param {number} first @param {number} end of the shown ones */
   page(first, end) {
     const {earlier, later, title} = this;
     fill(title, first === end ? `Turn ${first}` : `Turns ${first} to ${end}`);
@@ -365,7 +365,7 @@ function segment(one, height) {
   const dead = one.kind === "dead";
   const title = dead
     ? `${processOf(one.run)} was gone, and it took ${long} until ${finder(one.run)} found that`
-    : `${long} until somebody continued or answered`;
+    : `${long} until a person continued or answered`;
   return [
     svg(
       "g",

@@ -76,7 +76,7 @@ export async function readUsage(conversation) {
   ];
 }
 
-/** Says that earlier turns are left out. @param {any[]} turns @param {any[]} all that were read */
+/** A note that earlier turns are left out. @param {any[]} turns @param {any[]} all that were read */
 function lastOf(turns, all) {
   const {length} = turns;
   const last = all.at(-1)?.turn ?? 0; // they are counted from 1

@@ -97,7 +97,7 @@ class Call:
 
 
 def a2a_error(problem: Problem) -> A2AError:
-    """The error of A2A that says what *problem* says."""
+    """The error of A2A for *problem*."""
     facts = {"code": problem.code}
     if problem.path is not None:
         facts["path"] = problem.path

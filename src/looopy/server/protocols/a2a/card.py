@@ -1,8 +1,7 @@
 """
-The agent's card: its name, where it is, how one signs in, and what it does.
+The agent's card: its name, address, sign-in and skills.
 
-Everybody may read it. So it has no tools: those are in the extended card, which a caller who signed
-in may read.
+It is public. So it has no tools: they are in the extended card, for callers who have signed in.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ def card(
 
 async def skills_of(host: AgentHost) -> list[AgentSkill] | None:
     """
-    The skills of the agents of *host*, by an agent that the factory makes and nobody starts.
+    The skills of the agents of *host*, by an agent that is made and not started.
 
     Returns:
         `None` if its tools could not be listed now.

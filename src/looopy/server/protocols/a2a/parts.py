@@ -191,7 +191,7 @@ def answers(
     pending: Sequence[PendingRequest], said: Said
 ) -> tuple[Mapping[str, Any], UserMessage | None]:
     """
-    The answers in a message, by request id, and what it says besides.
+    The answers in a message, by request id, and its other text.
 
     A data part answers by request id. Anything else answers the one request that waits.
 
@@ -224,7 +224,7 @@ def answers(
 
 def decisions(open_requests: Sequence[PendingRequest], said: Said) -> Mapping[str, Any]:
     """
-    The decisions in a message about calls of somebody else, by request id; empty if it says more.
+    The decisions in a message about another person's calls, by request id; empty if it has more.
 
     A text decides the one of *open_requests*; a data part any request, also one that was decided.
 

@@ -69,8 +69,8 @@ def a2a_api(
     Args:
         name, description, version: Those of the agent, for its card.
         url: The address of the server as clients see it, such as `https://agents.example.org`.
-            `None`: that of the request.
-        push: Sends push notifications to receivers that callers name, and says which are allowed.
+            `None`: the request's address.
+        push: Sends push notifications to allowed receivers that callers name.
 
     Raises:
         MissingExtra: The A2A SDK is not installed, or *push* needs another extra.

@@ -2,7 +2,7 @@
 Turns as tasks: a task is one turn, and each turn that answers what the one before it asked.
 
 Nothing is stored for a task. Its id names the context and the first turn, so any process finds it.
-Its state is how its last turn ended. If somebody says something else instead of an answer, or
+Its state is the end of its last turn. If a person sends another message instead of an answer, or
 clears the history, the question is gone, and its task is cancelled.
 """
 
@@ -45,7 +45,7 @@ _LAST_EVENTS: Final = 4  # among which the reason of a failure is
 _INTERRUPTED: Final = (
     "The process of this task ended. Send a message to its context to continue the work."
 )
-_DROPPED: Final = "Nobody answered: the conversation went on without the answer."
+_DROPPED: Final = "There was no answer: the conversation continued without it."
 
 
 def task_id_of(context_id: str, turn: int) -> str:
@@ -204,7 +204,7 @@ class TaskReader:
         return task
 
     async def status(self, chain: Chain) -> TaskStatus:
-        """The status of *chain*, with what the agent says."""
+        """The status of *chain*, with the agent's text."""
         status = TaskStatus(state=chain.state)
         status.timestamp.FromDatetime(chain.changed_at)
         message = await self._said(chain)
@@ -248,7 +248,7 @@ class TaskReader:
         return ()
 
     def decision(self, chain: Chain, made: Sequence[ApprovalDecided]) -> Message:
-        """The answer to a person who has decided calls of a task of somebody else."""
+        """The answer to a person who has decided calls of another person's task."""
         said = "\n".join(f"{one.tool_name}: {one.decision}" for one in made)
         waits = "The call waits for the owner of the task."
         facts = data_part({"decisions": [event_to_json(one) for one in made]})
@@ -263,7 +263,7 @@ class TaskReader:
         except ArtifactNotFound:
             return None
 
-    # --- what the agent says ---------------------------------------------------------------------
+    # --- the agent's text ------------------------------------------------------------------------
 
     async def _said(self, chain: Chain) -> Message | None:
         last, outcome = chain.last, chain.last.outcome
@@ -309,7 +309,7 @@ class TaskReader:
         return said[-1] if said else "The task failed."
 
     async def _answer(self, turn: TurnRecord) -> MessageRecord | None:
-        """The last message of the turn in which the agent said something."""
+        """The last message of the turn with text of the agent."""
         for after in (turn.last_position - 1, turn.first_position - 1):
             if after < turn.first_position - 1 or turn.last_position < turn.first_position:
                 continue

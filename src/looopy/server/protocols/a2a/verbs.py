@@ -1,8 +1,8 @@
 """
 The verbs of A2A over an `AgentHost`.
 
-Each verb first asks the host if the caller owns the context that the task names; a task of somebody
-else looks like one that does not exist. A message begins a turn, answers what a turn asked, or goes
+Each verb first asks the host if the caller owns the context that the task names; another person's
+task looks like one that does not exist. A message begins a turn, answers what a turn asked, or goes
 to the turn that runs. A client that leaves cancels nothing.
 """
 
@@ -81,7 +81,7 @@ class Verbs:
         """
         Take a message, and answer with its task once it waits or is over.
 
-        A decision about a call in a task of somebody else is answered with a message.
+        A decision about a call in another person's task is answered with a message.
         """
         try:
             reader, first, turn = await self._take(params, call)
@@ -187,7 +187,7 @@ class Verbs:
 
     async def _decided(self, params: SendMessageRequest, call: Call) -> Message:
         """
-        Store the decision of a message to a task of somebody else.
+        Store the decision of a message to another person's task.
 
         Raises:
             TaskNotFoundError: The caller may decide nothing in it, or the message is more than

@@ -1,9 +1,8 @@
 """
 The SDK's endpoints, each with the same checks: the caller first, then the request.
 
-A body is measured and checked before the SDK parses it, and the SDK gets what was checked. Of the
-headers it sees A2A's version and nothing else. A stream that nobody reads ends, and what it held is
-closed with it.
+A body is measured and checked before the SDK parses it, and the SDK gets the checked one. It
+sees no header but A2A's version. A stream without a reader ends, and closes what it held.
 """
 
 from __future__ import annotations
@@ -284,7 +283,7 @@ def _replayed(request: Request, body: dict[str, Any] | None, call: Call) -> Requ
 
 
 class _Cards:
-    """The cards, for the address at which somebody asks."""
+    """The cards, for the address of the request."""
 
     def __init__(
         self, app_context: AppContext, base: str | None, facts: Mapping[str, str], *, push: bool
@@ -297,7 +296,7 @@ class _Cards:
         self._listing = asyncio.Lock()
 
     async def show(self, request: Request) -> Response:
-        """`GET /.well-known/agent-card.json`, for everybody."""
+        """`GET /.well-known/agent-card.json`, public."""
         made = card(self._base or _address(request), [], self._facts, push=self._push)
         [route] = create_agent_card_routes(made, cache_control="public, max-age=300")
         response: Response = await route.endpoint(request)

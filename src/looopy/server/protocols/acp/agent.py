@@ -39,7 +39,7 @@ _MODES: Final = (
     ),
 )
 EditorTools: TypeAlias = dict[str, Sequence[ToolSource]]
-"""The tools of the editor's own servers, by session; the factory takes those of its context."""
+"""The tools of the editor's own servers, by session; the factory takes its context's."""
 
 
 async def serve(
@@ -61,7 +61,7 @@ async def serve(
         name: How the agent calls itself.
         auth_context: Actor of every turn.
         editor_tools: Filled before an agent is made; `None`: the factory takes no such tools.
-        offer_allow: Sessions have a mode in which nobody is asked about calls that need approval.
+        offer_allow: Sessions have a mode that approves all calls without asking.
     """
     wire = Wire(reader, writer)
     agent = ProtocolAgent(
@@ -133,7 +133,7 @@ class ProtocolAgent:
         client_info: schema.Implementation | None = None,  # noqa: ARG002 - as above
         **_: Any,
     ) -> schema.InitializeResponse:
-        """Say what this agent can do."""
+        """Report the abilities of this agent."""
         from importlib.metadata import version
 
         shown = None if client_capabilities is None else client_capabilities.elicitation
@@ -160,7 +160,7 @@ class ProtocolAgent:
 
     async def authenticate(self, method_id: str, **_: Any) -> schema.AuthenticateResponse:
         """
-        Refuse: the agent's keys are those of its process.
+        Refuse: the agent's keys belong to its process.
 
         Raises:
             RequestError: Always; `initialize` offers no method.
@@ -201,7 +201,7 @@ class ProtocolAgent:
         additional_directories: list[str] | None = None,
         **_: Any,
     ) -> schema.LoadSessionResponse:
-        """Open a stored conversation and replay it; say if there is something to continue."""
+        """Open a stored conversation and replay it; report what can be continued."""
         _check_directory(cwd)
         session = await self._open(
             session_id, cwd, additional_directories, mcp_servers, create=False

@@ -81,7 +81,7 @@ def decision_in(response: schema.RequestPermissionResponse) -> Approve | Deny | 
     """
     The decision of a person; `None` if the client closed the question.
 
-    The protocol has options alone. A client that knows more says it in `_meta`, under `looopy`:
+    The protocol has options alone. A client that supports more sends it in `_meta`, under `looopy`:
     `args` and `note` of an approval, `reason` of a rejection.
 
     Raises:

@@ -2,11 +2,11 @@
 One session: a context, an agent that runs its turns, and a client that sees all of them.
 
 Everything that the client sees comes from the context's `Feed`, in one task. So it also sees the
-turns of other processes, and an approval that somebody gives elsewhere ends the question here. A
+turns of other processes, and an approval that is given elsewhere ends the question here. A
 prompt starts a turn and waits until the feed has shown its end.
 
-Nothing in the protocol continues a turn that a dead process left. So `session/load` and
-`session/resume` say that there is one, and a prompt of `/continue`, or an empty one, continues it.
+The protocol cannot continue a turn that a dead process left. So `session/load` and
+`session/resume` report such a turn, and a prompt of `/continue`, or an empty one, continues it.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ class Session:
         return found
 
     async def introduce(self) -> None:
-        """Say what a client can do with the session, and what an earlier process left."""
+        """Report what a client can do with the session, and what an earlier process left."""
         await self._send(
             schema.AvailableCommandsUpdate(
                 session_update="available_commands_update", available_commands=list(COMMANDS)
@@ -209,7 +209,7 @@ class Session:
         )
 
     async def show_left(self) -> None:
-        """Say what waits for the person: a turn to continue, an approval, a question."""
+        """Report what waits for the person: a turn to continue, an approval, a question."""
         state = self._agent.state
         approvals = [one for one in state.pending if one.kind is PendingKind.APPROVAL]
         for update in self._transcript.questions(state.pending):
@@ -355,7 +355,7 @@ class Session:
         return asks
 
     def _expired(self) -> bool:
-        """True if a request can no longer be answered; the next turn tells the model."""
+        """True if a request can no longer be answered; the next turn reports that to the model."""
         now = utc_now()
         times = (request.expires_at for request in self._agent.state.pending)
         return any(at is not None and at <= now for at in times)
@@ -366,7 +366,7 @@ class Session:
 
         Returns:
             The answers by request id, empty if the client closed the questions; and the end of
-            the turn in which somebody else has answered, or `None`.
+            the turn in which another person has answered, or `None`.
         """
         newest = self._agent.state.turn_count
         asks = {name: asyncio.create_task(asked) for name, asked in self._asks().items()}

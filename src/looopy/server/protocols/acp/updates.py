@@ -68,7 +68,7 @@ ToolContent: TypeAlias = (
 
 _TITLE_CHARS: Final = 120
 _PATHS: Final = ("path", "file_path", "filepath", "filename", "file", "abs_path")
-# The kind is for the client's icon; a word of the tool's name tells it.
+# The kind is for the client's icon; it comes from a word of the tool's name.
 _WORDS: Final[Mapping[schema.ToolKind, str]] = {
     "read": "read get show list view cat load open",
     "edit": "edit write patch save update replace insert append apply create",
@@ -101,7 +101,7 @@ class Transcript:
         self._hidden: UserMessage | None = None
 
     def hide(self, message: UserMessage | None) -> None:
-        """Leave out *message*, once: the client shows what its person says itself."""
+        """Leave out *message*, once: the client shows its person's text itself."""
         self._hidden = message
 
     def again(self) -> None:
@@ -128,7 +128,7 @@ class Transcript:
     def show(self, event: AgentEvent) -> Iterator[Update]:
         """Show an event, in the order of the log."""
         if event.path:
-            return  # of an agent that works for a call: the call's result tells what came of it
+            return  # of an agent that works for a call: the call's result has the outcome
         match event:
             case MessageStart():
                 self._streamed = set()
@@ -158,7 +158,7 @@ class Transcript:
                 return
 
     def questions(self, pending: Sequence[PendingRequest]) -> Iterator[Update]:
-        """Say what a person has to know who answers by a message; approvals have a dialog."""
+        """Show how to answer by a message; approvals have a dialog."""
         for request in pending:
             if request.kind is not PendingKind.APPROVAL:
                 yield notice(question_of(request), request.kind.value)
@@ -315,7 +315,7 @@ _ALL_KINDS: Final = (*_WORDS, "other")
 
 
 def notice(text: str, about: str) -> schema.AgentMessageChunk:
-    """A sentence of looopy's own to the person; `_meta` tells it from the model's words."""
+    """A sentence of looopy's own to the person; `_meta` marks it as not the model's."""
     return schema.AgentMessageChunk(
         session_update="agent_message_chunk",
         content=schema.TextContentBlock(type="text", text=text),
@@ -343,7 +343,7 @@ def title_of(name: str, args: Mapping[str, Any]) -> str:
 
 
 def kind_of(name: str) -> schema.ToolKind:
-    """The kind of a tool, by the first telling word of its name."""
+    """The kind of a tool, by the first known word of its name."""
     words = re.findall(r"[a-z]+", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower())
     found: list[schema.ToolKind] = [_KINDS[word] for word in words if word in _KINDS]
     return found[0] if found else "other"
@@ -414,7 +414,7 @@ def _json(value: object) -> str:
 
 
 def _shown_in_editors(details: object) -> Mapping[str, Any]:
-    """The part of a result's `details` that says how an editor shows it."""
+    """The part of a result's `details` for its display in an editor."""
     shown = details.get("acp") if isinstance(details, Mapping) else None
     return shown if isinstance(shown, Mapping) else {}
 

@@ -143,7 +143,7 @@ def pointer(place: Sequence[str | int], given: Any) -> str:
     """
     A place of pydantic's as a JSON pointer into *given*.
 
-    pydantic also names the kinds of a union that it tried; those are no part of the value.
+    pydantic also names the kinds of a union that it tried; they are not part of the value.
     """
     parts: list[str] = []
     node = given

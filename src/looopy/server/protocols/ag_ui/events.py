@@ -70,8 +70,7 @@ class RunEvents:
     """
     Maps the events of one turn.
 
-    An event `MESSAGES_SNAPSHOT` without messages asks the caller for those that are committed up to
-    `seq`.
+    An event `MESSAGES_SNAPSHOT` without messages asks the caller for those committed up to `seq`.
 
     Args:
         thread_id, run_id: As the page named them.
@@ -296,7 +295,7 @@ class RunEvents:
         self._shown, self._text = False, []
 
     def _keeps_calls(self, message: AssistantMessage) -> bool:
-        """True if the calls that the page has, as far as it has them, are those of *message*."""
+        """True if the calls that the page has are the first calls of *message*."""
         made = {one.id: one for one in message.content if isinstance(one, ToolCall)}
         for call_id, pieces in self._answer.arguments.items():
             text = "".join(pieces)
@@ -453,7 +452,7 @@ def rest_of(text: str) -> str:
 
 
 def _says(text: str, call: ToolCall) -> bool:
-    """True if the page's *text* of the arguments means those of *call*."""
+    """True if the page's *text* of the arguments equals the arguments of *call*."""
     try:
         return call.invalid_arguments is None and json.loads(text or "{}") == dict(call.arguments)
     except (ValueError, RecursionError):
@@ -507,7 +506,7 @@ def _aside(event: AgentEvent, ids: CallIds) -> Iterator[Out]:
 
 
 def decision_event(event: ApprovalDecided) -> Out:
-    """The event for a person who has decided a call in a thread of somebody else."""
+    """The event for a person who has decided a call in another person's thread."""
     return _custom(
         "decision",
         requestId=event.request_id,

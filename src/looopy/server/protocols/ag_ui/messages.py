@@ -65,7 +65,7 @@ class Snapshot:
                 pass
 
     def messages(self) -> list[Out]:
-        """The messages, oldest first, without those that were rewound."""
+        """The messages, oldest first, without rewound ones."""
         ids = CallIds()
         return [
             _with_ids(message, turn, ids)

@@ -153,7 +153,7 @@ def _validated(body: Any) -> RunAgentInput:
         return RunAgentInput.model_validate(body)
     except ValidationError as error:
         found = error.errors(include_url=False, include_input=False, include_context=False)
-        # Where several types are allowed, each says why it is not meant: the deepest knows best.
+        # If several types are allowed, each reports an error: the deepest one is the most exact.
         place, text = max(
             ((_pointer(one["loc"], body), one["msg"]) for one in found),
             key=lambda one: one[0].count("/"),
@@ -165,7 +165,7 @@ def _pointer(place: Sequence[str | int], body: Any) -> str:
     """
     The JSON pointer to a *place* as pydantic names it.
 
-    It also names the alternatives that it tried, which are no steps in the body. Its last step may
+    It also names the alternatives that it tried, which are not steps in the body. Its last step may
     be a field that is missing.
     """
     steps: list[str] = []
@@ -214,7 +214,7 @@ def _block(part: Any, path: str) -> UserBlock:
 
 
 def _results(found: RunAgentInput) -> dict[str, Any]:
-    """The results of tools in the messages; those of the page's own tools answer their calls."""
+    """The results of tools in the messages; results of the page's own tools answer their calls."""
     results: dict[str, Any] = {}
     for message in found.messages:
         if message.role != "tool":

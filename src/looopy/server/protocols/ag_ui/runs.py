@@ -78,17 +78,17 @@ class Runs:
         self, asked: RunRequest, auth: AuthContext | None = None
     ) -> AsyncGenerator[Out, None]:
         """
-        Begin, continue or show a turn. When this returns, what the page said is stored.
+        Begin, continue or show a turn. When this returns, the page's input is stored.
 
-        Decisions about calls in a thread of somebody else are stored, if the host lets the caller
-        decide them, and the run shows them and nothing else.
+        Decisions about calls in another person's thread are stored, if the host lets the caller
+        decide them, and the run shows only them.
 
         Returns:
             The events of the run. To close the generator does not cancel the turn.
 
         Raises:
             InputNotFound: An answer is for an interrupt that does not wait; `AlreadyAnswered` if
-                somebody has decided it.
+                it was decided.
             LooopyError: Same as `AgentHost.agent` and `Agent.execute_turn`.
         """
         says = asked.message is not None
@@ -101,7 +101,7 @@ class Runs:
                         return await self._run(agent, asked, auth)
                     return await self._run(agent, asked, auth)  # it began in another process
         except ContextNotFound:
-            if asked.decisions:  # of somebody else, perhaps
+            if asked.decisions:  # perhaps another person's
                 made = await self._host.decide_all(asked.thread_id, asked.decisions, auth)
                 return _alone(asked, [decision_event(one) for one in made])
             if says or asked.resume or not asked.bare:
@@ -177,7 +177,7 @@ class Runs:
         lacking: TurnRecord | None,
     ) -> TurnRecord | None:
         """
-        The turn that shows the message of *asked* again; `None` to say it in the place of the last.
+        The turn that shows the message of *asked* again; `None` to send it in place of the last.
 
         Args:
             lacking: The turn whose answer lacks its end, or `None`.
@@ -356,7 +356,7 @@ def _answer(request: PendingRequest, entry: Resumed) -> Any:
 
 
 def _key(asked: RunRequest) -> str:
-    """The key of a run that says no message: what it answers, or its own id."""
+    """The key of a run without a message: what it answers, or its own id."""
     answers = {one.request_id: False if one.cancelled else one.payload for one in asked.resume}
     if answers and CREDENTIALS not in answers:
         return f"ag-ui-resume:{digest(decided(answers))}"

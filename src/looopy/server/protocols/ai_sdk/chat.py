@@ -3,7 +3,7 @@ A chat of the AI SDK in front of an `AgentHost`; no web framework.
 
 `id` is the context. A message's own id is the key of its turn, and the answers of a person are the
 key of the turn that they continue; `looopy.server.protocols.repeats` has the rule for repetitions.
-`useChat` says `regenerate-message` to have a message answered again. It names the message that it
+`useChat` sends `regenerate-message` to have a message answered again. It names the message that it
 edits in `messageId`, which a repeated POST of a message does not have.
 """
 
@@ -68,7 +68,7 @@ class Chat:
         """
         Begin or continue a turn. When this returns, its message and answers are stored.
 
-        Decisions about calls in a chat of somebody else are stored, if the host lets the caller
+        Decisions about calls in another person's chat are stored, if the host lets the caller
         decide them, and the answer confirms them and shows nothing else.
 
         Returns:
@@ -263,7 +263,7 @@ class Chat:
         parts: Parts | None = None,
         missed: Sequence[Part] = (),
     ) -> AsyncGenerator[Part, None]:
-        """The parts of *turn* and of those that continue it, stored ones and those to come."""
+        """The parts of *turn* and of turns that continue it, stored ones and ones to come."""
         last = await last_of(self.host.stores_for(auth), context_id, turn)
         parts = parts or Parts(answer_id(turn.turn))
         parts.until = last.turn
@@ -288,7 +288,7 @@ async def _say(
 async def _decisions(
     request: ChatRequest, made: Sequence[ApprovalDecided]
 ) -> AsyncGenerator[Part, None]:
-    """The answer to a person who has decided calls in a chat of somebody else."""
+    """The answer to a person who has decided calls in another person's chat."""
     yield {"type": "start", "messageId": request.message_id}
     for event in made:
         if event.request_id in request.asked:

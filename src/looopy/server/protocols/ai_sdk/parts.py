@@ -59,7 +59,7 @@ Part: TypeAlias = dict[str, Any]
 """A chunk of the stream, as JSON."""
 
 HEADERS = {"x-vercel-ai-ui-message-stream": "v1"}
-"""The headers of a response with the stream, besides those of any stream of events."""
+"""The headers of a response with the stream, besides the usual ones of a stream of events."""
 
 RESULTS = frozenset({"tool-output-available", "tool-output-error", "tool-output-denied"})
 """The types of the parts that end a call."""
@@ -92,7 +92,7 @@ class Parts:
     Maps the events of the turns that write one assistant message.
 
     Args:
-        message_id: The message's id; by default that of the first turn.
+        message_id: The message's id; by default the first turn's.
         known: The tool calls that the viewer's message has already.
         asked: The requests for approval that it has already.
         until: See the attribute.
@@ -370,7 +370,7 @@ class Parts:
                 }
 
     def _aside(self, event: AgentEvent) -> Iterator[Part]:
-        """Events that are no part of a message: data that passes, except for artifacts."""
+        """Events that are not part of a message: data that passes, except for artifacts."""
         match event:
             case ArtifactUpdate():
                 data: Part = {
@@ -429,7 +429,7 @@ class Parts:
 
 def response_part(event: ApprovalDecided) -> Part:
     """The decision about a call that waited for approval."""
-    reason = event.text or ("nobody answered in time" if event.decision == "expired" else "")
+    reason = event.text or ("not answered in time" if event.decision == "expired" else "")
     return {
         "type": "tool-approval-response",
         "approvalId": event.request_id,

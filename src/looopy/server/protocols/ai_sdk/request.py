@@ -60,7 +60,7 @@ class ChatRequest:
         message: The user's message; `None` if the last message is the assistant's.
         message_id: The id of the last message.
         path: Where the last message stands.
-        known: The tool calls of the last message, if it is the assistant's; *open*: those of them
+        known: The tool calls of the last message, if it is the assistant's; *open*: the ones
             that have no result there.
         asked: Its requests for approval.
         inputs: Answers by `request_id`, from the body's own `inputs`.
@@ -142,7 +142,7 @@ def read_request(body: Any) -> ChatRequest:
 
 
 def _last(body: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
-    """The last message and its path: that of `messages`, or the one in `message`."""
+    """The last message and its path: the last of `messages`, or the one in `message`."""
     if "messages" not in body and isinstance(body.get("message"), Mapping):
         return body["message"], "/message"
     messages = body.get("messages")

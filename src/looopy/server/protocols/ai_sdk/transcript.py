@@ -145,7 +145,7 @@ class Transcript:
         self._hidden: list[tuple[int, int]] = []
         self._owners: dict[str, Answer] = {}  # by the model's ids of the calls
         self._answer: Answer | None = None
-        self._turns: set[int] = set()  # those that write the newest answer
+        self._turns: set[int] = set()  # the turns that write the newest answer
         self._said: UserMessage | None = None
         self._position = 0
 
@@ -203,7 +203,7 @@ class Transcript:
             self._owners |= dict.fromkeys(made, answer)
 
     def messages(self, below: int | None = None) -> list[Part]:
-        """The messages, oldest first, without those that were rewound; those *below* a position."""
+        """The messages, oldest first, without rewound ones; only *below* a position."""
         return [
             message
             for position, message in self._shown

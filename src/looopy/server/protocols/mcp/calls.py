@@ -3,9 +3,9 @@ A call of the tool as a turn: its arguments, its progress, its questions, its re
 
 A client of the 2026 protocol gets the questions in the result, and calls again with the answers. So
 the answers may come after a restart, at another process. An older client is asked in the middle of
-the call. A client that cannot ask anybody gets a result that says who has to answer.
+the call. A client that cannot ask gets a result that names the person who has to answer.
 
-The protocol has no id for a call that is made again: request ids are those of a connection. So a
+The protocol has no id for a call that is made again: request ids belong to a connection. So a
 client that repeats calls names them, in `_meta`. The answers to questions are known by themselves.
 See `looopy.server.protocols.repeats`.
 """
@@ -255,7 +255,7 @@ class Call:
     async def _ask(
         self, agent: Agent
     ) -> Mapping[str, Any] | types.InputRequiredResult | types.CallToolResult:
-        """The person's answers; or the result that asks for them, or says that they are missing."""
+        """The person's answers; or the result that asks for them, or reports them missing."""
         session = self._context.session
         forms = {one.request_id: (one, form_of(one)) for one in agent.state.pending}
         shown = {name: (one, form) for name, (one, form) in forms.items() if form is not None}
@@ -329,7 +329,7 @@ def _key_of(params: types.CallToolRequestParams) -> str | None:
 
 
 def _decision(response: types.InputResponse) -> Any:
-    """The decision in an answer; the digest of another answer could tell a credential."""
+    """The decision in an answer; the digest of another answer could reveal a credential."""
     if not isinstance(response, types.ElicitResult):
         return None
     return [response.action, (response.content or {}).get("approve")]

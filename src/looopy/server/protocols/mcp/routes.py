@@ -40,7 +40,7 @@ def mcp_api(
 
     Args:
         name: The name of the tool.
-        description: Tells the model of a client when to use it. By default the docstring of the
+        description: Shows a client's model when to use it. By default the docstring of the
             host's factory.
         path: Where the server is.
 

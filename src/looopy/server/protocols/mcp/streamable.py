@@ -2,7 +2,7 @@
 MCP over streamable HTTP: the SDK's session manager in an application with authentication.
 
 Clients of the 2026 protocol send requests that stand alone. Those of the 2025 protocol have a
-session in this process, which belongs to whoever opened it; the conversations are in the store, so
+session in this process, which belongs to its creator; the conversations are in the store, so
 a session that is lost with its process costs a handshake. The SDK gets no credentials: each call
 takes its `AuthContext` from the request that brought it.
 """
@@ -78,7 +78,7 @@ class Endpoint:
                 self._started.set()
                 await self._stop.wait()
         finally:
-            self._started.set()  # whoever waits for it gets the SDK's error
+            self._started.set()  # a waiting caller gets the SDK's error
 
     async def aclose(self) -> None:
         """End the sessions. Their turns may end: the host decides how long they have."""
@@ -172,7 +172,7 @@ def _scope(request: Request, auth: AuthContext, caller: str) -> Scope:
 
 
 def _replayed(request: Request, body: dict[str, Any] | None, left: list[bool]) -> Receive:
-    """The body that was checked; then what the connection says, noting if the client has left."""
+    """The checked body; then the connection's messages, noting if the client has left."""
     unread = [] if body is None else [json.dumps(body, ensure_ascii=False).encode()]
 
     async def receive() -> Message:
@@ -203,4 +203,4 @@ async def _nothing() -> Message:
 
 
 async def _nowhere(_message: Message) -> None:
-    """Drop an answer that nobody waits for."""
+    """Drop an answer without a waiting caller."""

@@ -32,7 +32,7 @@ from looopy.stores.records import TurnRecord
 from looopy.types.context import AuthContext
 from looopy.types.state import Outcome
 
-_TIMEOUT_S: Final = 600.0  # of the SDKs, if a request does not say its own
+_TIMEOUT_S: Final = 600.0  # of the SDKs, if a request does not have its own
 _PAUSE_S: Final = 60.0  # the longest that they wait before a repetition
 _MOST: Final = 20  # contexts that may have begun with the same request
 _DELIVERED: Final = 10_000
@@ -76,12 +76,12 @@ class Attempt:
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """The metadata of the turn: those of the request, and its digest."""
+        """The metadata of the turn: the request's, and its digest."""
         own = {"request": self._digest, "background": self._asked.background}
         return {**self._asked.metadata, FACE: {**own, **self._asked.brought}}
 
     def name(self) -> str:
-        """A name for a new context: that of the key, or one that sorts before the older ones."""
+        """A name for a new context: the key's, or one that sorts before the older ones."""
         if self.key is not None:
             return self._prefix
         left = _MILLISECONDS - int(time.time() * 1000)
@@ -142,7 +142,7 @@ class Attempt:
 
 
 def _without_outputs(body: Any) -> Any:
-    """*body* without answers to calls: one may be a credential, which its digest could tell."""
+    """*body* without answers to calls: one may be a credential, which its digest could reveal."""
     items = body.get("input")
     if not isinstance(items, list):
         return body
@@ -154,7 +154,7 @@ def _without_outputs(body: Any) -> Any:
 
 
 async def continued(stores: Stores, context_id: str, turn: TurnRecord) -> TurnRecord:
-    """*turn*, or if it was interrupted, the last of those that continued it."""
+    """*turn*, or if it was interrupted, the last turn that continued it."""
     while turn.outcome is Outcome.INTERRUPTED:
         after = await record_of(stores, context_id, turn.turn + 1)
         if after is None or after.continues != turn.turn:

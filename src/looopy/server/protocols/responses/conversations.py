@@ -2,7 +2,7 @@
 The routes of conversations in the Responses API: a conversation is a context.
 
 A conversation that was begun has a name and no context yet: its first response makes the context,
-for the actor who sends it. Items are those of its turns: the user's message, then the output of the
+for the actor who sends it. Items come from its turns: the user's message, then the output of the
 response.
 """
 
@@ -103,7 +103,7 @@ class Conversations:
     async def _items(
         self, stores: Stores, record: ContextRecord, *, descending: bool, after: str | None
     ) -> AsyncGenerator[Json, None]:
-        """The items that are visible, beginning with those of the turn of the item *after*."""
+        """The items that are visible, beginning with the turn of the item *after*."""
         known = _turn_in(after) or (record.turn_count if descending else 1)
         first = min(known, record.turn_count)
         turns = range(first, 0, -1) if descending else range(first, record.turn_count + 1)
@@ -155,7 +155,7 @@ def number_of(request: Request, name: str, usual: int, most: int) -> int:
     A whole number of the query, from 0 to *most*.
 
     Raises:
-        Problem: 400; it is no such number.
+        Problem: 400; it is not such a number.
     """
     text = request.query_params.get(name)
     if text is None:
@@ -170,7 +170,7 @@ def _conversation(name: str, created: int) -> Json:
 
 
 def _turn_in(item_id: str | None) -> int | None:
-    """The turn that the id of an item names; those of approvals name none."""
+    """The turn that the id of an item names; ids of approvals name none."""
     found = re.match(r"[a-z]+_([0-9]{1,15})_", item_id or "", re.ASCII)
     return int(found[1]) if found else None
 

@@ -1,7 +1,7 @@
 """
 A turn as a response: its events become output items, and the events of a response's stream.
 
-The shapes are those of OpenAI's Responses API (the `openai` package, `types/responses`). A tool
+The shapes follow OpenAI's Responses API (the `openai` package, `types/responses`). A tool
 that runs here is an `mcp_call`, and an approval an `mcp_approval_request`: the API has those kinds
 for a server that runs tools itself, and asks before. A tool of the client's side is a
 `function_call`, and so is any other question.
@@ -40,7 +40,7 @@ from looopy.types.state import Outcome, PendingKind, PendingRequest
 Json: TypeAlias = dict[str, Any]
 
 LABEL: Final = "looopy"
-"""The `server_label` of the tools that run here; those of the model's provider have `provider`."""
+"""The `server_label` of the tools that run here; the model provider's have `provider`."""
 _CUT_SHORT: Final = {
     StopReason.LENGTH: "max_output_tokens",
     StopReason.AUTH_REQUIRED: "auth_required",  # a word of ours
@@ -48,7 +48,7 @@ _CUT_SHORT: Final = {
 _SPAN: Final = 1 << 25  # numbers between two stored events: more than a stored text has letters
 _STATUS: Final = {
     Outcome.COMPLETED: "completed",
-    Outcome.INPUT_REQUIRED: "completed",  # the output ends with what somebody has to answer
+    Outcome.INPUT_REQUIRED: "completed",  # the output ends with what a person has to answer
     Outcome.CANCELLED: "cancelled",
     Outcome.AUTH_REQUIRED: "incomplete",
     Outcome.INTERRUPTED: "incomplete",
@@ -262,7 +262,7 @@ class ResponseBuilder:
     # --- calls and questions ---------------------------------------------------------------------
 
     def _call(self, call_id: str, name: str, args: Mapping[str, Any], label: str) -> Iterator[Json]:
-        """A tool runs; nothing if that was said before."""
+        """A tool runs; nothing if that was sent before."""
         if call_id in self._calls:
             return
         item = self._calls[call_id] = {
@@ -295,7 +295,7 @@ class ResponseBuilder:
         yield self._done(item, status)
 
     def _ask(self, request: PendingRequest) -> Iterator[Json]:
-        """Ask the client; the id of the request is that of the answer."""
+        """Ask the client; the request and the answer have the same id."""
         if (begun := self._calls.pop(request.tool_call_id, None)) is not None:
             self._dropped.add(begun["id"])  # the call runs once it has the answer
             yield self._done(begun, "incomplete")
@@ -374,7 +374,7 @@ _SAID: Final = {"message": "output_text", "reasoning": "reasoning_text"}
 
 
 def usage_of(usage: Usage) -> Json:
-    """The usage of a turn in the API's words: its `input_tokens` have those of the cache too."""
+    """The usage of a turn in the API's words: its `input_tokens` include the cache's."""
     entered = usage.input + usage.cache_read + usage.cache_write
     return {
         "input_tokens": entered,

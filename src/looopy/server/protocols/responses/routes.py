@@ -166,7 +166,7 @@ class _Endpoints:
     async def _decided(
         self, context_id: str, asked: Asked, auth: AuthContext
     ) -> tuple[ResponseBuilder, AsyncGenerator[AgentEvent, None]]:
-        """The response to decisions in a conversation of somebody else; it says nothing of it."""
+        """The response to decisions in another person's conversation, without its contents."""
         admission = self._app_context.turn(auth, context_id)
         made = await self._app_context.host.decide_all(
             context_id, asked.decisions, auth, admission=admission
@@ -269,7 +269,7 @@ class _Endpoints:
     ) -> AsyncGenerator[AgentEvent, None]:
         async with self._app_context.host.agent(
             context_id, auth
-        ):  # keeps it while somebody watches
+        ):  # keeps it while there is a reader
             async for event in view:
                 yield event
 
@@ -442,7 +442,7 @@ async def _check_choice(agent: Agent, asked: Asked) -> None:
     tools = await enabled_tools_of(agent)
     if choice not in tools and not (choice == FINAL_ANSWER and asked.output_type is not None):
         known = ", ".join(sorted(tools)) or "there are none"
-        text = f"tool_choice names {choice!r}, which is no tool of this agent: {known}"
+        text = f"tool_choice names {choice!r}, which is not a tool of this agent: {known}"
         raise ValueRefused(text, path="/tool_choice")
 
 

@@ -204,7 +204,7 @@ async def fetch_card(agent: RemoteAgent, headers: Mapping[str, str] | None) -> A
                 await _extend(agent, card, http)
     except TimeoutError:
         raise _failure(agent, f"did not show its card within {agent.card_timeout_s:g} s") from None
-    except Exception as error:  # noqa: BLE001 - a card too deep for the parser, say
+    except Exception as error:  # noqa: BLE001 - such as a card too deep for the parser
         kind = SignInFailed if _is_not_let_in(error, headers) else ToolServerError
         raise _failure(agent, f"did not show its card: {_said(error)}", kind=kind) from None
     _choose(agent, card)
@@ -212,7 +212,7 @@ async def fetch_card(agent: RemoteAgent, headers: Mapping[str, str] | None) -> A
 
 
 async def _extend(agent: RemoteAgent, card: AgentCard, http: httpx.AsyncClient) -> None:
-    """Give *card* the skills that the agent shows to those who sign in, if it does show them."""
+    """Give *card* the skills that the agent shows only after a sign-in, if it has such."""
     config = ClientConfig(httpx_client=http, supported_protocol_bindings=_BINDINGS)
     with contextlib.suppress(Exception):  # the public card does, whatever that one makes of the SDK
         client = ClientFactory(config).create(_choose(agent, card))
@@ -231,8 +231,8 @@ async def converse(
 ) -> Outcome:
     """Send a message, and wait until the agent is done or asks; `ToolServerError` if it is lost."""
     outcome = Outcome(task_id=request.task_id, conversation=request.conversation)
-    # An agent that does not stream would answer at its end, and nobody could cancel a task without
-    # its id. A task that is continued has an id, and its old question must not come back.
+    # An agent that does not stream would answer at its end, and a task without its id could not be
+    # cancelled. A task that is continued has an id, and its old question must not come back.
     polled = not card.capabilities.streaming and request.task_id is None
     async with _http(agent, headers, agent.max_bytes) as http:
         config = ClientConfig(
@@ -419,7 +419,7 @@ def _blocks(parts: Sequence[Part]) -> tuple[UserBlock, ...]:
 
 
 def _text_of(part: Part) -> str | None:
-    """The text of *part*: its own, or that of a file in plain text."""
+    """The text of *part*: its own, or a plain-text file's."""
     kind = part.WhichOneof("content")
     if kind != "raw":
         return str(part.text) if kind == "text" else None

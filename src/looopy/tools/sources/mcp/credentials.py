@@ -22,7 +22,7 @@ Auth: TypeAlias = "httpx2.Auth | AuthOf"
 @dataclass(frozen=True, slots=True)
 class Credentials:
     """
-    The credentials of those who use a connection now; its `repr` shows none of them.
+    The credentials of a connection's present users; its `repr` shows none of them.
 
     Attributes:
         headers: Of each request.
@@ -46,7 +46,7 @@ def user_of(auth_context: AuthContext | None) -> tuple[str, str] | None:
 
 
 def redactor(target: Target, credentials: Credentials) -> Redactor:
-    """A redactor of the secrets that the server has now, and of those that sign in to it."""
+    """A redactor of the secrets that the server has now, and of its sign-ins."""
     made = target.redactor(credentials.headers)
     for one in _held_by(credentials.auth):
         made.add(one)

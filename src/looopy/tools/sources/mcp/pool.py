@@ -294,7 +294,7 @@ class Pool:
         await self._left.wait()
 
     def _key_of(self, credentials: Credentials) -> bytes:
-        # Whoever signs in is known by tenant and actor: the tokens are the provider's, and change.
+        # A signed-in user is known by tenant and actor: the tokens are the provider's, and change.
         named = dict(credentials.headers or {})
         if credentials.auth is not None and credentials.user is not None:
             named |= {"\0tenant": credentials.user[0], "\0actor": credentials.user[1]}

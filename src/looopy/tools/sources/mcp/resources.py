@@ -30,7 +30,7 @@ class MCPResource:
 
     Attributes:
         uri: Its address. A template's has parts in braces, as in `file:///{path}`: fill them in.
-        size_bytes: As the server says, or `None`.
+        size_bytes: The server's figure, or `None`.
     """
 
     uri: str
@@ -49,7 +49,7 @@ class MCPPrompt:
 
     Attributes:
         arguments: The descriptions of its arguments, by name.
-        required: The names of those that it needs.
+        required: The names of the required ones.
     """
 
     name: str

@@ -225,7 +225,7 @@ def failure_of(error: BaseException, target: Target, redactor: Redactor) -> Tool
     elif isinstance(error, MCPError):
         text, known = f"answered with an error: {error.message} ({error.code})", True
     elif isinstance(error, ValidationError):
-        text = "answered with something that is no answer of MCP"
+        text = "answered with something that is not an MCP answer"
     elif isinstance(error, TimeoutError):
         text = "did not answer in time"
     else:

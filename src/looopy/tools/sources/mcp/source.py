@@ -79,7 +79,7 @@ class MCPTools(ServerTools):
         required: An unreachable server fails `start()`, and a turn, with `ToolServerError`;
             otherwise it costs its tools and a warning.
         protocol: `"legacy"` for servers that fail when asked for the protocol of 2026; `"sse"` for
-            those that speak only the HTTP transport of 2024.
+            servers that speak only the HTTP transport of 2024.
         **options: For each of its tools, and limits of the server:
 
             - `needs_approval`: See `Tool`; for all of its tools.

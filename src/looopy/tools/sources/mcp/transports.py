@@ -5,7 +5,7 @@ An entry that is not a tool is removed from a list of tools, so that it does not
 answer over HTTP is read up to a limit. A failing connection becomes an answer to one request, and
 does not end all of them. With `sdk.py`, the only file that imports the official SDK.
 
-The code of an error does not say who made it: the SDK and the servers use the same numbers. So this
+The code of an error does not show its origin: the SDK and the servers use the same numbers. So this
 file puts a `Failure` into the error's data where the transport knows more than the code; no server
 can send one.
 """
@@ -156,7 +156,7 @@ async def _over_sse(
 
 
 async def speaks_sse_only(target: Target, watch: Watch, credentials: CredentialsNow) -> bool:
-    """True if the address is that of the old SSE transport: its first event is an endpoint."""
+    """True if the address speaks the old SSE transport: its first event is an endpoint."""
     if target.url is None or target.protocol == "sse":
         return False
     begun: list[str] = []
@@ -276,7 +276,7 @@ class _HttpClient(httpx2.AsyncClient):
                 lines = self._max_bytes if plain else None
                 response.stream = _Followed(response.stream, exchange, lines)
             elif response.is_success:  # a call may have run
-                exchange.failure = Failure("answered with something that is no answer of MCP")
+                exchange.failure = Failure("answered with something that is not an MCP answer")
             return response
         body = b""
         async for chunk in response.aiter_bytes():
@@ -347,7 +347,7 @@ def _said(error: Mapping[str, Any]) -> Failure:
 
 
 def _outcome(error: types.ErrorData, exchange: _Exchange | None) -> Failure | None:
-    """The outcome of a request with *error*, where its code does not tell whose it is."""
+    """The outcome of a request with *error*, if the error's code does not show its origin."""
     if exchange is not None and exchange.failure is not None:
         return exchange.failure
     if error.code != CONNECTION_CLOSED:
@@ -407,7 +407,7 @@ class _Reading(ObjectReceiveStream[Any]):
             except ValidationError:
                 name = tool.get("name") if isinstance(tool, dict) else None
                 what = f"its tool {name[:64]!r}" if isinstance(name, str) else "something it lists"
-                note(f"{what} was left out: it is no tool as MCP has it")
+                note(f"{what} was left out: it is not an MCP tool")
             else:
                 kept.append(mended)
         return kept
@@ -433,7 +433,8 @@ def _mended(tool: Any, note: Callable[[str], object]) -> Any:
     if isinstance(kept.get("inputSchema"), dict):
         kept["inputSchema"], lied = object_schema(kept["inputSchema"])
         if lied:
-            note(f"the schema of its tool {str(kept.get('name'))[:64]!r} was no object, and is now")
+            name = str(kept.get("name"))[:64]
+            note(f"the schema of its tool {name!r} was not an object, and is now")
     try:
         types.ToolAnnotations.model_validate(kept.get("annotations", {}))
     except ValidationError:

@@ -1,7 +1,7 @@
 """
 Push notifications of A2A: what happens to a task, as POST requests to receivers that callers name.
 
-The event log says what has to be sent, and a stored configuration how far that has come. So every
+The event log has what to send, and a stored configuration how far that has come. So every
 durable event of a task arrives at least once and in order, also after a restart, and no turn waits
 for a receiver. An address that a caller names is foreign: it is checked, and so is the address that
 a connection really goes to.

@@ -1,9 +1,9 @@
 """
-The stored configurations: who gets the notifications of which task, and how far that has come.
+The stored configurations: receivers of the notifications of a task, and how far that has come.
 
-Each is a document: the metadata of a context that nobody can speak to, in a tenant of its own. So
-every store keeps them, a write fails if another process was first, and a restarted server finds
-those of all tenants. The receiver, with its token and credentials, is one encrypted text.
+Each is a document: the metadata of a context without turns, in a tenant of its own. So every store
+keeps them, a write fails if another process was first, and a restarted server finds all tenants'.
+The receiver, with its token and credentials, is one encrypted text.
 """
 
 from __future__ import annotations

@@ -131,7 +131,7 @@ class Notices:
 
 
 def _drops(event: AgentEvent, chain: Chain) -> bool:
-    """True if *event* took the question of the task away, which nobody had answered."""
+    """True if *event* took the unanswered question of the task away."""
     if not chain.over or chain.last.outcome not in WAITING:
         return False
     if isinstance(event, TurnStart):

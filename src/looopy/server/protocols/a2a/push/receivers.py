@@ -31,7 +31,7 @@ _VISIBLE: Final = re.compile(r"[!-~]+")  # neither blanks, controls nor other al
 _RESOLVE_S: Final = 5.0
 _PORTS: Final = {"https": 443, "http": 80}
 _TRANSLATED: Final = ipaddress.ip_network("64:ff9b::/96")  # NAT64: the last 32 bits are IPv4
-# Not public, whatever the version of Python says; the last is where Azure serves its machines.
+# Not public, in any version of Python; the last is where Azure serves its machines.
 _INSIDE: Final = tuple(
     map(
         ipaddress.ip_network,
@@ -90,7 +90,7 @@ class Receivers:
 
     def parsed(self, url: str) -> SplitResult:
         """
-        The parts of a URL that is allowed as far as its text says.
+        The parts of a URL whose text is allowed.
 
         Raises:
             UnsafeURL: It is not.

@@ -181,7 +181,7 @@ class PushVerbs:
 
 
 def _present(chain: Chain) -> int:
-    """The place in the log from which a new receiver is told."""
+    """The place in the log from which a new receiver gets events."""
     if chain.settled and chain.last.end_seq is not None:
         return chain.last.end_seq - 1
     return chain.context.last_seq
