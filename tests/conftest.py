@@ -52,16 +52,16 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
     """
     Keep what is collected out of every later collection of garbage.
 
-    It stays until the end: twelve thousand tests, and all that they import. To look at it took a
+    It stays until the end: ten thousand tests, and all that they import. To look at it took a
     second, for each `gc.collect()` of a test and each full collection that comes by itself.
     """
-    gc.disable()
-    try:
-        return (yield)
-    finally:
-        gc.enable()
-        gc.collect()
-        gc.freeze()
+    with ground.compiling_once(getattr(session.config, "workerinput", {}).get("workerid")):
+        gc.disable()
+        try:
+            return (yield)
+        finally:
+            gc.enable()
+            gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

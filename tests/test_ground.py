@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -96,6 +97,30 @@ def test_bytecode_that_may_be_written_is_left_alone(tmp_path, disk):
     """It is where it always is."""
     ground.keep_bytecode(tmp_path)
     assert "PYTHONPYCACHEPREFIX" not in os.environ
+
+
+def test_workers_wait_while_the_first_one_collects(tmp_path, monkeypatch):
+    """Where the run has bytecode of its own; elsewhere, and later, each begins at once."""
+    order, waits = [], threading.Event()
+    folder = tmp_path / "looopy-tests-1-x" / "bytecode"
+    folder.mkdir(parents=True)
+    monkeypatch.setattr(ground.time, "sleep", lambda _: waits.set())
+
+    def collect(worker):
+        with ground.compiling_once(worker):
+            order.append(worker)
+
+    monkeypatch.setenv("PYTHONPYCACHEPREFIX", str(tmp_path))
+    collect("gw2")
+    monkeypatch.setenv("PYTHONPYCACHEPREFIX", str(folder))
+    late = threading.Thread(target=collect, args=("gw1",))
+    with ground.compiling_once("gw0"):
+        late.start()
+        assert waits.wait(60)
+        order.append("gw0")
+    late.join()
+    collect("gw3")
+    assert order == ["gw2", "gw0", "gw1", "gw3"]
 
 
 @pytest.mark.skipif("PYTEST_XDIST_WORKER" not in os.environ, reason="not in a worker")
