@@ -15,7 +15,12 @@ from looopy.stores.base import ArtifactStore, ContextIndex, Journal, MessageStor
 from looopy.stores.memory.stores import MemoryBackend
 from looopy.testing import ScriptedProvider, text
 from looopy.testing import stores as suites
-from looopy.testing.contracts.turns import Contract, needs_of, skip_what_is_left_out
+from looopy.testing.contracts.turns import (
+    Contract,
+    for_each,
+    needs_of,
+    skip_what_is_left_out,
+)
 from looopy.testing.stores import (
     ArtifactContentContract,
     ArtifactStoreContract,
@@ -121,6 +126,21 @@ async def test_a_test_that_needs_more_is_skipped_by_its_contract():
         look(ContextIndexContract(), request)
     request.function = ContextIndexContract.test_by_owner
     look(ContextIndexContract(), request)
+
+
+async def test_a_test_of_many_cases_names_the_one_that_fails():
+    """Each case has a tenant of its own, and a tuple is several arguments."""
+    tried = []
+
+    @for_each([("a", 1), ("b", 2), ("c", 3)])
+    async def small(_contract, stores, name, number):
+        tried.append((name, stores.tenant))
+        assert number < 2
+
+    with pytest.raises(AssertionError) as failed:
+        await small(None, MemoryBackend().stores())
+    assert failed.value.__notes__ == ["in the case ('b', 2)"]
+    assert tried == [("a", "case-0"), ("b", "case-1")]
 
 
 REFUSED = {

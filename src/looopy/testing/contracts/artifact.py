@@ -12,12 +12,30 @@ import pytest
 from looopy.errors import ArtifactNotFound, StoreConflict, ValueRefused
 from looopy.stores.bundle import Stores
 from looopy.testing import hostile
-from looopy.testing.contracts.turns import CONTEXT, Contract, a_turn, at_once, refuses, user
+from looopy.testing.contracts.turns import (
+    CONTEXT,
+    Contract,
+    a_turn,
+    at_once,
+    for_each,
+    refuses,
+    user,
+)
 from looopy.types.artifact import ArtifactKind, ArtifactStatus
 
 _BYTES = bytes(range(256)) * 8
 _COLUMNS = {"n": "integer", "name": "string", "score": "number", "ok": "boolean", "any": "any"}
 _ROW = {"n": 1, "name": "grüezi\n", "score": 1.5, "ok": True, "any": {"x": [None]}}
+_BROKEN_ROWS = [
+    ({"m": 1}, "/1"),
+    ({"n": "1"}, "/1/n"),
+    ({"n": True}, "/1/n"),
+    ({"n": 1.5}, "/1/n"),
+    ({"name": 1}, "/1/name"),
+    ({"ok": 1}, "/1/ok"),
+    ({"any": "\0"}, "/1/any"),
+    ([], "/1"),
+]
 _LARGE = 1_300_000  # more than one part in a database, and more than a tail anywhere
 
 
@@ -117,7 +135,7 @@ class ArtifactStoreContract(Contract):
         for name in names:
             assert await stores.artifacts.load(CONTEXT, name) == name.encode()
 
-    @pytest.mark.parametrize("artifact_id", ["", "x" * 257, "a\nb", "a\0", "\x9b", "\ud800"])
+    @for_each(["", "x" * 257, "a\nb", "a\0", "\x9b", "\ud800"])
     async def test_an_artifact_needs_a_usable_id(self, stores: Stores, artifact_id: str) -> None:
         """1 to 256 characters, none of them a control character; nothing is written."""
         with refuses(ValueRefused, path="/artifact_id"):
@@ -150,7 +168,7 @@ class ArtifactStoreContract(Contract):
             saved = await stores.artifacts.save(CONTEXT, "doc", b"x", media_type=media_type)
             assert saved.media_type == media_type
 
-    @pytest.mark.parametrize("name", hostile.REFUSED)
+    @for_each(hostile.REFUSED)
     async def test_data_that_cannot_be_kept_is_refused(self, stores: Stores, name: str) -> None:
         """The error has the value's path, and nothing is written."""
         with pytest.raises(ValueRefused) as refused:
@@ -158,7 +176,7 @@ class ArtifactStoreContract(Contract):
         assert (refused.value.path or "").startswith("/content/v")
         assert await stores.state.load(CONTEXT) is None
 
-    @pytest.mark.parametrize("name", hostile.KEPT)
+    @for_each(hostile.KEPT)
     async def test_odd_data_is_kept(self, stores: Stores, name: str) -> None:
         """Numbers, key order and depth survive."""
         value = {"v": hostile.KEPT[name]}
@@ -210,7 +228,7 @@ class ArtifactStoreContract(Contract):
 class ArtifactContentContract(Contract):
     """Large content, content in pieces, datasets, ranges and lists."""
 
-    @pytest.mark.parametrize("size", [65_536, 65_537, _LARGE])
+    @for_each([65_536, 65_537, _LARGE])
     async def test_a_file_of_any_size_comes_back_equal(self, stores: Stores, size: int) -> None:
         """Whole, as a stream, and as ranges across every boundary of its parts."""
         content = a_content(size)
@@ -232,7 +250,7 @@ class ArtifactContentContract(Contract):
         assert (saved.kind, saved.size > 200_000) == (ArtifactKind.DATA, True)
         assert json.dumps(await stores.artifacts.load(CONTEXT, "data")) == json.dumps(data)
 
-    @pytest.mark.parametrize("field", ["start", "size"])
+    @for_each(["start", "size"])
     async def test_a_range_is_counted_from_0(self, stores: Stores, field: str) -> None:
         """A negative number is refused by its name."""
         await stores.artifacts.save(CONTEXT, "doc", b"abc")
@@ -387,19 +405,7 @@ class ArtifactContentContract(Contract):
             found = await stores.artifacts.rows(CONTEXT, "t", after=after, limit=limit)
             assert found == rows[after : after + limit]
 
-    @pytest.mark.parametrize(
-        ("row", "path"),
-        [
-            ({"m": 1}, "/1"),
-            ({"n": "1"}, "/1/n"),
-            ({"n": True}, "/1/n"),
-            ({"n": 1.5}, "/1/n"),
-            ({"name": 1}, "/1/name"),
-            ({"ok": 1}, "/1/ok"),
-            ({"any": "\0"}, "/1/any"),
-            ([], "/1"),
-        ],
-    )
+    @for_each(_BROKEN_ROWS)
     async def test_a_row_that_breaks_the_columns_is_refused(
         self, stores: Stores, row: Any, path: str
     ) -> None:
@@ -409,7 +415,7 @@ class ArtifactContentContract(Contract):
             await stores.artifacts.append(CONTEXT, "t", [_ROW, row])
         assert (await stores.artifacts.get(CONTEXT, "t")).rows == 0
 
-    @pytest.mark.parametrize("columns", [None, {}, {"a": "text"}, {"": "any"}, {"\0": "any"}])
+    @for_each([None, {}, {"a": "text"}, {"": "any"}, {"\0": "any"}])
     async def test_a_dataset_needs_columns(self, stores: Stores, columns: Any) -> None:
         """At least one, each of a type that is known."""
         with pytest.raises(ValueRefused) as refused:

@@ -7,8 +7,6 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-import pytest
-
 from looopy.errors import AgentBusy, Fenced, StoreConflict, ValueRefused
 from looopy.stores.bundle import Stores
 from looopy.stores.contexts.erasing import Erased
@@ -31,6 +29,7 @@ from looopy.testing.contracts.turns import (
     commit,
     ends,
     finishes,
+    for_each,
     needing,
     record_of,
     refuses,
@@ -403,7 +402,7 @@ class RedactionContract(Contract):
         return repr([await _left(stores, name), held])
 
     @needing("journal.fork")
-    @pytest.mark.parametrize("parent", ["there", "deleted"])
+    @for_each(["there", "deleted"])
     async def test_versions_that_repeat_theirs_go_as_well(
         self, stores: Stores, parent: str
     ) -> None:
@@ -443,7 +442,7 @@ class RedactionContract(Contract):
         assert await stores.contexts.erase_person("bob") == Erased()
 
     @needing("journal.fork")
-    @pytest.mark.parametrize("parent", ["there", "deleted"])
+    @for_each(["there", "deleted"])
     async def test_forks_lose_what_their_parent_loses(self, stores: Stores, parent: str) -> None:
         """Summaries of a fork go as well, and an agent that knows the fork reads it again."""
         await _turn(stores)
@@ -509,7 +508,7 @@ class RedactionContract(Contract):
         texts = [m.text for m in await stores.messages.list(CONTEXT) if is_summary(m)]
         assert texts == ["of ann", ""]
 
-    @pytest.mark.parametrize("gone", ["cleared", "rewound", "forked"])
+    @for_each(["cleared", "rewound", "forked"])
     async def test_turns_of_others_with_the_same_numbers_stay(
         self, stores: Stores, gone: str
     ) -> None:

@@ -26,6 +26,7 @@ from looopy.testing.contracts.turns import (
     commit,
     ends,
     finishes,
+    for_each,
     needing,
     record_of,
     refuses,
@@ -90,7 +91,7 @@ class ForkContract(Contract):
             await stores.journal.turns(CONTEXT, after=1, limit=1)
         )
 
-    @pytest.mark.parametrize("after", [0, 1, 2, 3, 4, 5, 6])
+    @for_each([0, 1, 2, 3, 4, 5, 6])
     async def test_each_page_of_a_fork_is_that_part_of_the_whole(
         self, stores: Stores, after: int
     ) -> None:
@@ -290,7 +291,7 @@ class ForkContract(Contract):
             assert [one.status for one in found] == ["failed", "complete"]
             assert (await stores.artifacts.get(name, "a", 1)).status == "failed"
 
-    @pytest.mark.parametrize("first", ["parent", "fork"])
+    @for_each(["parent", "fork"])
     async def test_a_deleted_artifact_stays_on_the_other_side(
         self, stores: Stores, first: str
     ) -> None:
@@ -460,7 +461,7 @@ class ForkContract(Contract):
 
     # --- independence ---
 
-    @pytest.mark.parametrize("how", ["delete", "clear"])
+    @for_each(["delete", "clear"])
     async def test_a_parent_that_goes_leaves_its_forks_whole(
         self, stores: Stores, how: str
     ) -> None:

@@ -45,6 +45,7 @@ from looopy.testing.contracts.turns import (
     commit,
     ends,
     finishes,
+    for_each,
     numbers,
     opening,
     record_of,
@@ -446,7 +447,7 @@ class JournalContract(Contract):
         assert await stores.journal.turns(CONTEXT, after=5) == []
         assert await stores.journal.turns(CONTEXT, limit=0) == []
 
-    @pytest.mark.parametrize("limit", [-1, 1.5, True, "5"])
+    @for_each([-1, 1.5, True, "5"])
     async def test_a_limit_that_is_no_count_is_refused(self, stores: Stores, limit: Any) -> None:
         """A wrong limit is refused for turns and for events, also of an unknown context."""
         await a_turn(stores)
@@ -588,7 +589,7 @@ class JournalContract(Contract):
             )
         )
 
-    @pytest.mark.parametrize("force", [False, True])
+    @for_each([False, True])
     async def test_nothing_said_is_kept_after_clearing(self, stores: Stores, force: bool) -> None:
         """Messages, events, metadata of turns, artifacts, requests and the inbox are deleted."""
         canary = ToolCall("call-1", "add", {"word": "canary"})

@@ -20,6 +20,7 @@ from looopy.testing.contracts.turns import (
     begin,
     commit,
     ends,
+    for_each,
     record_of,
     refuses,
     result,
@@ -131,7 +132,7 @@ class MessageStoreContract(Contract):
         assert await stores.messages.recent(CONTEXT, limit=0) == []
         assert await stores.messages.count(CONTEXT) == 5
 
-    @pytest.mark.parametrize("limit", [-1, -(2**70), 1.5, True, "5"])
+    @for_each([-1, -(2**70), 1.5, True, "5"])
     async def test_a_limit_that_is_no_count_is_refused(self, stores: Stores, limit: Any) -> None:
         """Every store refuses it, for an unknown context too."""
         await stores.messages.append(CONTEXT, [user("a"), user("b")])
@@ -186,7 +187,7 @@ class MessageStoreContract(Contract):
             await stores.messages.append(CONTEXT, [user("\ud800")])
         assert await stores.state.load(CONTEXT) is None
 
-    @pytest.mark.parametrize("context_id", ["", " ", "a b", "a/b", "a\n", "é", "\ud800", "x" * 129])
+    @for_each(["", " ", "a b", "a/b", "a\n", "é", "\ud800", "x" * 129])
     async def test_a_context_needs_a_usable_id(self, stores: Stores, context_id: str) -> None:
         """Ids end up in URLs and logs: the set of characters is small."""
         with refuses(ValueRefused, path="/context_id"):
@@ -258,7 +259,7 @@ class MessageStoreContract(Contract):
         await stores.__aenter__()
         assert await stores.messages.list(CONTEXT) == [user("a")]
 
-    @pytest.mark.parametrize("name", hostile.KEPT_TEXT)
+    @for_each(hostile.KEPT_TEXT)
     async def test_odd_text_is_kept(self, stores: Stores, name: str) -> None:
         """Every field for text keeps it, character for character."""
         text = hostile.KEPT_TEXT[name]
@@ -281,7 +282,7 @@ class MessageStoreContract(Contract):
             assert len(text.encode()) >= 10_000_000
             assert found.content == text  # compared first: no report should show it
 
-    @pytest.mark.parametrize("name", hostile.REFUSED_TEXT)
+    @for_each(hostile.REFUSED_TEXT)
     async def test_text_that_a_database_refuses_is_refused(self, stores: Stores, name: str) -> None:
         """The error has the text's path, and nothing is written."""
         text = hostile.REFUSED_TEXT[name]
@@ -291,7 +292,7 @@ class MessageStoreContract(Contract):
             assert (refused.value.path or "").startswith("/0")
         assert await stores.state.load(CONTEXT) is None
 
-    @pytest.mark.parametrize("name", hostile.KEPT)
+    @for_each(hostile.KEPT)
     async def test_odd_values_are_kept(self, stores: Stores, name: str) -> None:
         """Numbers, key order and depth survive in arguments, details and metadata."""
         value = hostile.KEPT[name]
@@ -308,7 +309,7 @@ class MessageStoreContract(Contract):
             value
         )  # distinguishes -0.0 from 0.0, 1.0 from 1, and key orders
 
-    @pytest.mark.parametrize("name", hostile.REFUSED)
+    @for_each(hostile.REFUSED)
     async def test_values_that_would_change_are_refused(self, stores: Stores, name: str) -> None:
         """The error has the value's path, and nothing is written."""
         value = hostile.REFUSED[name]

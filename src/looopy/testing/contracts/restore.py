@@ -23,6 +23,7 @@ from looopy.testing.contracts.turns import (
     commit,
     ends,
     finishes,
+    for_each,
     needing,
     record_of,
     said,
@@ -291,7 +292,7 @@ class RestoreContract(Contract):
         await stores.contexts.restore(none)
         assert await stores.state.list() == []
 
-    @pytest.mark.parametrize("name", ["unknown", "no id!", "nul \0"])
+    @for_each(["unknown", "no id!", "nul \0"])
     async def test_an_unknown_context_has_no_snapshot(self, stores: Stores, name: str) -> None:
         """Nor has one of another tenant."""
         await a_turn(stores)

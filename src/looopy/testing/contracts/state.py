@@ -25,6 +25,7 @@ from looopy.testing.contracts.turns import (
     commit,
     ends,
     finishes,
+    for_each,
     numbers,
     opening,
     record_of,
@@ -132,7 +133,7 @@ class StateStoreContract(Contract):
         assert await stores.state.save(CONTEXT, {"k": "v"}, version=0) == 1
         assert await stores.messages.count(CONTEXT) == 1
 
-    @pytest.mark.parametrize("name", hostile.KEPT)
+    @for_each(hostile.KEPT)
     async def test_odd_metadata_is_kept(self, stores: Stores, name: str) -> None:
         """Numbers, key order and depth survive."""
         value = {"v": hostile.KEPT[name]}
@@ -140,7 +141,7 @@ class StateStoreContract(Contract):
         found = await record_of(stores)
         assert json.dumps(found.metadata) == json.dumps(value)
 
-    @pytest.mark.parametrize("name", hostile.REFUSED)
+    @for_each(hostile.REFUSED)
     async def test_metadata_that_cannot_be_kept_is_refused(self, stores: Stores, name: str) -> None:
         """The error has the value's path, and nothing is written."""
         with pytest.raises(ValueRefused) as refused:
@@ -163,14 +164,14 @@ class StateStoreContract(Contract):
             expected = [name for name in names if name > after]
             assert [c.context_id for c in await stores.state.list(after=after)] == expected
 
-    @pytest.mark.parametrize("limit", [-1, 1.5, True, "5"])
+    @for_each([-1, 1.5, True, "5"])
     async def test_a_limit_that_is_no_count_is_refused(self, stores: Stores, limit: Any) -> None:
         """A negative limit, a fraction, a truth value or text is refused."""
         await stores.state.save("a", {}, version=0)
         with refuses(ValueRefused, path="/limit"):
             await stores.state.list(limit=limit)
 
-    @pytest.mark.parametrize("actor_id", ["a\0b", "\ud800", "x" * 513, "漢" * 171, 7])
+    @for_each(["a\0b", "\ud800", "x" * 513, "漢" * 171, 7])
     async def test_an_invalid_actor_claims_nothing(self, stores: Stores, actor_id: Any) -> None:
         """NUL, a lone surrogate, another type, or more than 512 bytes: nothing is written."""
         with refuses(ValueRefused, path="/actor_id"):
@@ -353,7 +354,7 @@ class StateStoreContract(Contract):
         turns = await stores.journal.turns(CONTEXT)
         assert [(t.process, t.recovered_by) for t in turns] == [("1-a", "3-c"), (None, None)]
 
-    @pytest.mark.parametrize("name", ["a\0b", "x" * 513])
+    @for_each(["a\0b", "x" * 513])
     async def test_a_process_has_a_name_that_can_be_stored(self, stores: Stores, name: str) -> None:
         """It has at most 512 bytes; a claim with another name writes nothing."""
         with refuses(ValueRefused, path="/process"):
@@ -475,7 +476,7 @@ class StateStoreContract(Contract):
         assert numbers(await begin(other)) == (1, 1, 1)
         assert await stores.state.load(CONTEXT) == before
 
-    @pytest.mark.parametrize("tenant", ["a'b", "a\u2028b", "x" * 300, "*", "%", "default "])
+    @for_each(["a'b", "a\u2028b", "x" * 300, "*", "%", "default "])
     async def test_a_tenant_is_a_name_and_nothing_more(self, stores: Stores, tenant: str) -> None:
         """Names that a query could read otherwise are just names."""
         other: Any = stores.for_tenant(tenant)

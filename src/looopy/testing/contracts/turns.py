@@ -7,7 +7,8 @@ For the contracts and the state machines.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+import functools
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
@@ -55,6 +56,7 @@ AT: dict[str, Any] = {"context_id": CONTEXT, "timestamp": WHEN}
 _IN_TURN: dict[str, Any] = {**AT, "iteration": 1}
 _DEFAULTS = "looopy.stores.defaults"
 T = TypeVar("T")
+_Test = Callable[..., Coroutine[Any, Any, None]]
 
 
 class Contract:
@@ -99,6 +101,30 @@ def needing(*methods: str) -> Callable[[T], T]:
     def mark(test: T) -> T:
         test.needs = methods  # type: ignore[attr-defined] # a function takes attributes
         return test
+
+    return mark
+
+
+def for_each(cases: Iterable[Any]) -> Callable[[_Test], _Test]:
+    """
+    Run a test for each of *cases*, each with a tenant of its own: one test, one empty database.
+
+    A tuple is several arguments. A failure names its case in a note.
+    """
+
+    def mark(test: _Test) -> _Test:
+        @functools.wraps(test)
+        async def run(contract: Contract, stores: Stores) -> None:
+            for number, case in enumerate(cases):
+                given = case if isinstance(case, tuple) else (case,)
+                try:
+                    await test(contract, stores.for_tenant(f"case-{number}"), *given)
+                except BaseException as error:
+                    error.add_note(f"in the case {case!r}")
+                    raise
+
+        del run.__dict__["__wrapped__"]  # pytest would ask for the arguments of the test within
+        return run
 
     return mark
 
