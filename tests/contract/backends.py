@@ -1,9 +1,9 @@
 """
 Backends to run a contract on: `globals().update(on_every_store("WaitQueue", WaitQueueContract))`.
 
-Both drivers of Postgres run the same statements, so most contracts run over psycopg in the long run
-alone. Each change runs the two whose values take many forms on the wire, messages and artifacts,
-and `contract/postgres`, which is about drivers.
+Both drivers of Postgres run the same statements, so the contracts run over psycopg in the long run
+alone. Each change runs over it the tests whose values take many forms on the wire,
+`every_store/test_values.py`, and `contract/postgres`, which is about drivers.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class OnAsyncpg:
         return asyncpg_stores
 
 
-class OnPsycopgAlways:
+class OnPsycopg:
     """On Postgres, over psycopg."""
 
     @pytest.fixture
@@ -47,26 +47,28 @@ class OnPsycopgAlways:
         return psycopg_stores
 
 
-class OnPsycopg(OnPsycopgAlways):
+class OnPsycopgSeldom(OnPsycopg):
     """The same in the long run."""
 
     pytestmark = pytest.mark.long
 
 
-def on_every_store(
-    name: str, *contracts: type, psycopg: type = OnPsycopg, **attributes: object
-) -> dict[str, type]:
+def on_every_store(name: str, *contracts: type, **attributes: object) -> dict[str, type]:
     """
     The classes of a contract, `TestNAMEInMemory` to `TestNAMEOnPsycopg`, by their names.
 
     Args:
         name: The subject of the contract.
         contracts: One or more, all in the same class.
-        psycopg: The last of the backends.
         attributes: More attributes of each class.
     """
-    backends = {"InMemory": InMemory, "OnSQLite": OnSQLite, "OnAsyncpg": OnAsyncpg}
+    backends = {
+        "InMemory": InMemory,
+        "OnSQLite": OnSQLite,
+        "OnAsyncpg": OnAsyncpg,
+        "OnPsycopg": OnPsycopgSeldom,
+    }
     return {
         f"Test{name}{where}": type(f"Test{name}{where}", (backend, *contracts), attributes)
-        for where, backend in {**backends, "OnPsycopg": psycopg}.items()
+        for where, backend in backends.items()
     }

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from tests.contract.backends import OnPsycopgAlways, on_every_store
+from tests.contract.backends import on_every_store
 
 from looopy.testing.contracts.artifact import ArtifactContentContract, ArtifactStoreContract
 
-globals().update(
-    on_every_store(
-        "Artifacts", ArtifactStoreContract, ArtifactContentContract, psycopg=OnPsycopgAlways
-    )
-)
+globals().update(on_every_store("Artifacts", ArtifactStoreContract, ArtifactContentContract))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.contract.backends import OnPsycopgAlways, on_every_store
+from tests.contract.backends import on_every_store
 
 from looopy.testing.contracts.message import MessageStoreContract
 
-globals().update(on_every_store("Messages", MessageStoreContract, psycopg=OnPsycopgAlways))
+globals().update(on_every_store("Messages", MessageStoreContract))
