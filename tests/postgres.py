@@ -23,15 +23,6 @@ from pathlib import Path
 from urllib.parse import urlencode
 
 import psycopg
-import pytest
-
-PSYCOPG = pytest.param("psycopg", marks=pytest.mark.long)
-"""
-The second driver, as a parameter of a test that is not about drivers.
-
-Both run the same statements. So each change runs such a test over asyncpg, the driver of a URL that
-names none, and the long run over psycopg.
-"""
 
 GUARDED = "guarded"
 """A user who needs a password to log in, once a test has made it."""

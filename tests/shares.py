@@ -8,6 +8,14 @@ from typing import Any
 
 import pytest
 
+PSYCOPG = pytest.param("psycopg", marks=pytest.mark.long)
+"""
+The second driver, as a parameter of a test that is not about drivers.
+
+Both run the same statements. So each change runs such a test over asyncpg, the driver of a URL that
+names none, and the long run over psycopg.
+"""
+
 
 def split(every_run: Iterable[Any], long_run: Iterable[Any]) -> list[Any]:
     """Parameters of a test or fixture: those of every run, then those of `nox -s long`."""

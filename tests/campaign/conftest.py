@@ -7,7 +7,8 @@ from functools import partial
 import pytest
 from tests.campaign.command import campaign as command
 from tests.campaign.worlds import KINDS
-from tests.postgres import PSYCOPG, as_driver
+from tests.postgres import as_driver
+from tests.shares import PSYCOPG
 
 
 @pytest.fixture(params=[PSYCOPG if kind == "psycopg" else kind for kind in KINDS])

@@ -21,8 +21,6 @@ from urllib.parse import urlsplit, urlunsplit
 # Loaded once here, not in each child that is forked.
 import asyncpg  # noqa: F401
 import psycopg  # noqa: F401
-import sqlalchemy.dialects.postgresql.asyncpg
-import sqlalchemy.dialects.postgresql.psycopg  # noqa: F401
 from tests.postgres import Server, as_driver, ask
 
 from looopy import open_stores

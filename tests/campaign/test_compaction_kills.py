@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import secrets
 import signal
 
 import pytest
-from tests.postgres import PSYCOPG
+from tests.shares import PSYCOPG, split
 
 from looopy import Agent, LoopConfig, RetryPolicy, open_stores
 from looopy._failpoints import arm
@@ -22,12 +23,7 @@ from looopy.types.summary import is_summary, kept_by
 pytestmark = pytest.mark.campaign
 CONFIG = LoopConfig(retry=RetryPolicy(base_s=0), busy_timeout_s=60)
 RACERS, STEPS = 3, 8
-
-
-@pytest.fixture(params=["sqlite", "asyncpg", PSYCOPG])
-def kind(request) -> str:
-    """The stores that outlive a process, by each driver."""
-    return request.param
+_WORK = ("compact", "undo_compact")
 
 
 def an_agent(url, name, **options):
@@ -75,8 +71,17 @@ async def look(url, name):
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("what", ["compact", "undo_compact"])
-@pytest.mark.parametrize("place", ["C1", "B2", "C3"])
+@pytest.mark.parametrize(
+    ("kind", "place", "what"),
+    split(
+        [*itertools.product(["sqlite"], ["C1", "B2", "C3"], _WORK), ("asyncpg", "B2", "compact")],
+        [
+            ("asyncpg", "B2", "undo_compact"),
+            *itertools.product(["asyncpg"], ["C1", "C3"], _WORK),
+            *itertools.product(["psycopg"], ["C1", "B2", "C3"], _WORK),
+        ],
+    ),
+)
 def test_a_killed_compaction_is_whole_or_did_not_happen(url, place, what, tmp_path):
     """And whoever comes next can do it, and sees what counts."""
     name, log = f"killed-{secrets.token_hex(4)}", tmp_path / "log"
@@ -115,6 +120,7 @@ def test_a_killed_compaction_is_whole_or_did_not_happen(url, place, what, tmp_pa
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.parametrize("kind", ["sqlite", "asyncpg", PSYCOPG])
 def test_processes_that_compact_and_undo_at_once_lose_nothing(url, tmp_path):
     """Beside turns: each acknowledged message is there once, and each summary fits its place."""
     name = f"raced-{secrets.token_hex(4)}"

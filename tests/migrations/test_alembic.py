@@ -13,7 +13,8 @@ from pathlib import Path
 import alembic.config
 import pytest
 from tests.migrations import databases
-from tests.postgres import PSYCOPG, as_driver
+from tests.postgres import as_driver
+from tests.shares import PSYCOPG
 
 from looopy.stores.sql import migrate
 

@@ -8,7 +8,8 @@ import psycopg
 import pytest
 from tests.migrations import databases
 from tests.migrations.second import SECOND, migrate_elsewhere, second_migration
-from tests.postgres import PSYCOPG, as_driver, ask
+from tests.postgres import as_driver, ask
+from tests.shares import PSYCOPG
 
 from looopy import Agent, tool
 from looopy.errors import SchemaOutOfDate

@@ -14,8 +14,10 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import create_engine
 from tests.migrations.second import SECOND, second_migration
-from tests.postgres import PSYCOPG, as_driver, ask
+from tests.postgres import as_driver, ask
+from tests.shares import PSYCOPG
 
+from looopy.cli.main import main
 from looopy.errors import ConfigurationError, SchemaOutOfDate, StoreUnavailable
 from looopy.stores import open_stores
 from looopy.stores.sql import migrate, revision
@@ -308,15 +310,15 @@ async def test_a_migration_of_a_server_that_is_killed_can_be_run_again(fresh_pos
         await a_turn(stores)
 
 
-def test_the_command_line_migrates_a_server(url):
+def test_the_command_line_migrates_a_server(url, capsys):
     """`looopy db`: check, upgrade, check; the password is never shown."""
     named = url.replace("postgres@", "postgres:hunter2@")
 
     def run(*args):
-        command = [sys.executable, "-m", "looopy.cli.main", "db", *args, "--db", named]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert "hunter2" not in done.stdout + done.stderr
-        return done.returncode, done.stdout + done.stderr
+        code = main(["db", *args, "--db", named])
+        said = "".join(capsys.readouterr())
+        assert "hunter2" not in said
+        return code, said
 
     code, said = run("check")
     assert (code, "no schema yet" in said) == (1, True), said

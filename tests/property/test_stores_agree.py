@@ -10,7 +10,8 @@ import hypothesis
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
-from tests.postgres import PSYCOPG, as_driver
+from tests.postgres import as_driver
+from tests.shares import PSYCOPG
 
 from looopy.stores import open_stores
 from looopy.stores import rules as names

@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 from tests.agent.kit import add
-from tests.postgres import PSYCOPG, as_driver
+from tests.postgres import as_driver
+from tests.shares import PSYCOPG
 
 from looopy import Agent, Outcome
 from looopy.errors import StoreUnavailable

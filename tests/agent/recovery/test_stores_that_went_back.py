@@ -12,7 +12,7 @@ import asyncio
 import pytest
 from tests.agent.kit import Gate, add, assert_whole
 from tests.going_back import GoingBack
-from tests.postgres import PSYCOPG
+from tests.shares import PSYCOPG
 
 from looopy.errors import (
     CommitsLost,

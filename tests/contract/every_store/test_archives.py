@@ -13,6 +13,7 @@ from looopy.testing.contracts.restore import RestoreContract, exported, fill, im
 globals().update(on_every_store("Restoring", RestoreContract))
 
 
+@pytest.mark.long
 class TestRestoringInPostgresAndAFolder(RestoreContract):
     """On Postgres, large parts in a folder."""
 

@@ -12,7 +12,8 @@ import json
 import sqlite3
 
 import pytest
-from tests.postgres import PSYCOPG, as_driver, ask
+from tests.postgres import as_driver, ask
+from tests.shares import PSYCOPG
 
 from looopy import Agent, open_stores, tool
 from looopy.stores.records import ANY_CALL, EntryKind

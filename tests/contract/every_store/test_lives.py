@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from tests.postgres import PSYCOPG, as_driver
+from tests.postgres import as_driver
+from tests.shares import PSYCOPG
 
 from looopy.errors import Fenced, StoreConflict
 from looopy.stores import open_stores

@@ -16,7 +16,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.contract.backends import on_every_store
-from tests.postgres import PSYCOPG, as_driver
+from tests.postgres import as_driver
+from tests.shares import PSYCOPG
 
 from looopy._failpoints import arm
 from looopy.errors import StorageFull

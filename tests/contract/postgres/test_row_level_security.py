@@ -8,8 +8,6 @@ without it; and statements that no longer name their tenant show nothing of anot
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 from urllib.parse import urlsplit
 
 import psycopg
@@ -20,6 +18,7 @@ from tests.migrations.second import second_migration
 from tests.postgres import EMPTY, as_driver, ask
 from tests.property.test_stores_agree import RUNS, agree
 
+from looopy.cli.main import main
 from looopy.errors import ConfigurationError, ContextNotFound, SchemaOutOfDate, StoreUnavailable
 from looopy.stores import open_stores
 from looopy.stores.records import InboxHead
@@ -416,14 +415,13 @@ def test_only_a_role_that_it_holds_can_be_given_the_tables(roles, new_database, 
         migrate.secure(f"sqlite:///{tmp_path / 'chat.db'}", APP)
 
 
-def test_the_command_line_secures_a_database(roles, new_database):
+def test_the_command_line_secures_a_database(roles, new_database, capsys):
     """`looopy db secure`, twice; the password is never shown."""
     url = new_database()
     ask(url, f"ALTER SCHEMA public OWNER TO {OWNER}")
     theirs = as_user(url, OWNER)
     for args in (("upgrade",), ("secure", "--role", APP), ("secure", "--role", APP)):
-        command = [sys.executable, "-m", "looopy.cli.main", "db", *args, "--db", theirs]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        assert f"{OWNER}:{OWNER}" not in done.stdout + done.stderr
-    assert APP in done.stdout
+        assert main(["db", *args, "--db", theirs]) == 0
+        out, errors = capsys.readouterr()
+        assert f"{OWNER}:{OWNER}" not in out + errors
+    assert APP in out

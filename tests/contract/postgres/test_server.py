@@ -13,7 +13,8 @@ import traceback
 import psycopg
 import pytest
 from tests.cutting import Cutter
-from tests.postgres import GUARDED, PSYCOPG, Server, as_driver, ask
+from tests.postgres import GUARDED, Server, as_driver, ask
+from tests.shares import PSYCOPG
 
 from looopy.errors import (
     AgentBusy,
@@ -918,7 +919,7 @@ async def test_a_listening_connection_that_has_gone_silent_is_replaced(own_datab
     try:
         with notifier.listen("t", "c", lambda _: rung.set()):
             for _ in range(2):
-                async with asyncio.timeout(15):
+                async with asyncio.timeout(300):
                     await rung.wait()
                 rung.clear()
                 frozen.append(_freeze_newest(own_database))

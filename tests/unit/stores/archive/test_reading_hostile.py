@@ -20,12 +20,17 @@ FOLDER = "contexts/1/"
 MANIFEST = "manifest.json"
 
 
+_MADE = []  # the archive of `good`, once it is there: nothing changes bytes
+
+
 @pytest.fixture
 async def good():
     """An archive of a context with something of everything."""
-    stores = MemoryBackend().stores()
-    await fill(stores)
-    return await exported(stores)
+    if not _MADE:
+        stores = MemoryBackend().stores()
+        await fill(stores)
+        _MADE.append(await exported(stores))
+    return _MADE[0]
 
 
 @pytest.fixture
