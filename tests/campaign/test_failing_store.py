@@ -6,7 +6,7 @@ from tests.campaign.failing_store import HOWS, fail, fail_calls
 from tests.campaign.trial import Tally
 from tests.campaign.worlds import Place, World
 
-_RUNS = {"memory": 150, "sqlite": 60, "asyncpg": 25, "psycopg": 25}
+_RUNS = {"memory": 80, "sqlite": 30, "asyncpg": 15, "psycopg": 25}
 
 
 async def test_any_call_to_the_stores_may_fail(kind, url):

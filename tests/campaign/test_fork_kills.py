@@ -8,6 +8,7 @@ import secrets
 import signal
 
 import pytest
+from tests.shares import split
 
 from looopy import Agent, open_stores
 from looopy._failpoints import arm
@@ -19,12 +20,6 @@ from looopy.testing.children import fork, run, wait
 
 pytestmark = pytest.mark.campaign
 LARGE = b"shared" * 20_000  # has a part of its own
-
-
-@pytest.fixture(params=["sqlite", "asyncpg"])
-def kind(request) -> str:
-    """The stores that outlive a process; one of Postgres's drivers is enough."""
-    return request.param
 
 
 async def make(stores, name):
@@ -62,7 +57,13 @@ WORK = {
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("what", WORK)
+@pytest.mark.parametrize(
+    ("kind", "what"),
+    split(
+        [*(("sqlite", what) for what in WORK), ("asyncpg", "fork"), ("asyncpg", "erase")],
+        [("asyncpg", what) for what in ("rewind", "delete", "delete an artifact")],
+    ),
+)
 def test_a_killed_branch_is_whole_or_did_not_happen(url, what, tmp_path):
     """The fork has lost nothing, and whoever comes next does it."""
     name, log = f"killed-{secrets.token_hex(4)}", tmp_path / "log"
@@ -125,6 +126,7 @@ PLACES = {
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.parametrize("kind", ["sqlite", "asyncpg"])
 def test_a_fork_that_is_killed_is_whole_or_absent(url, tmp_path, monkeypatch):
     """With its artifacts; who asks for the same name again gets it, or hears that it exists."""
     log = tmp_path / "log"

@@ -788,7 +788,7 @@ MUTANTS = [
         "looopy.stores.sql.sqlite.driver:_Worker._serve",
         "self._to_tidy, self._page = True, 0",
         "pass",
-        "tests/campaign/test_residue.py::test_erased_words_are_in_no_byte_of_a_file",
+        "tests/campaign/test_shares.py::test_a_share_of_each_trial_finds_no_violation[residue]",
     ),
     mutant(
         "pages-in-memory-keep-their-text",
