@@ -585,7 +585,7 @@ async def endure(
 async def _rest(host: AgentHost, tasks: int) -> None:
     """Wait until the host has no agent, and no more than *tasks* are left; a leak stays."""
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(120):
             while host.agent_count or len(asyncio.all_tasks()) > tasks:  # noqa: ASYNC110 - no event
                 await asyncio.sleep(0.005)
     await asyncio.sleep(0.02)  # what a reader that left has begun to look for may still arrive

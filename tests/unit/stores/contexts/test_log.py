@@ -39,7 +39,7 @@ async def test_what_is_much_is_decoded_in_another_thread_part_by_part():
         for n in range(5):
             had = threading.Event()
             loop.call_soon_threadsafe(lambda had=had, n=n: (turns.append(n), had.set()))
-            assert had.wait(30)
+            assert had.wait(300)
             yield [threading.current_thread().name]
 
     names = await off_loop(parts(), little=False)
@@ -75,19 +75,19 @@ async def test_nothing_more_is_decoded_for_one_who_was_cancelled():
     def parts():
         try:
             reached.set()
-            assert go_on.wait(30)
+            assert go_on.wait(300)
             yield [1]
             raise AssertionError("one part more was taken")
         finally:
             ended.set()
 
     task = asyncio.create_task(off_loop(parts(), little=False))
-    assert await asyncio.to_thread(reached.wait, 30)
+    assert await asyncio.to_thread(reached.wait, 300)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
     go_on.set()
-    assert await asyncio.to_thread(ended.wait, 30)
+    assert await asyncio.to_thread(ended.wait, 300)
 
 
 async def _many(stores, number):
