@@ -72,7 +72,7 @@ def test_a_trial_that_breaks_is_a_violation_and_stops_no_other(run, capsys):
     assert good.asked
 
 
-def test_what_has_to_be_found_out_fails_the_command_when_it_is_not(run, capsys):
+def test_a_blind_judge_fails_the_command(run, capsys):
     """A check that sees nothing wrong with a wrong order is blind."""
     assert run([Tried(finds=["lost"])], "--wrong", "--runs", "2") == 0
     blind = Tried()
@@ -81,7 +81,7 @@ def test_what_has_to_be_found_out_fails_the_command_when_it_is_not(run, capsys):
     assert len(blind.asked) == len({seed for _, seed in blind.asked}) > 1
 
 
-def test_what_has_to_be_found_out_may_need_a_second_round(run):
+def test_a_judge_may_need_a_second_round(run):
     """A race is not lost in every round; no round follows the one that found it."""
     late = Tried()
     late.finds_at = 3
@@ -89,7 +89,7 @@ def test_what_has_to_be_found_out_may_need_a_second_round(run):
     assert len(late.asked) == 3
 
 
-def test_what_has_to_be_found_out_is_not_found_by_breaking(run, capsys):
+def test_a_broken_trial_finds_no_violation(run, capsys):
     """An error of the trial is no violation that it saw."""
     broken = Tried()
     broken.entry = Entry("fake", Trial("broken", 1, lambda _count, _seed: 1 / 0))

@@ -51,7 +51,7 @@ def verdict(who: str = AGENT, said: str = "", *, test: str = "t.py::one[a]") -> 
         ([verdict()], (Meant("t.py::other", PROMPT, ""),), 0),
     ],
 )
-def test_only_a_difference_that_is_meant_is_none(found, meant, status):
+def test_only_intended_differences_are_accepted(found, meant, status):
     """One that no longer occurs is wrong, too, so that the list stays true."""
     assert judged(found, meant, whole=False)[1] == status
 

@@ -78,7 +78,7 @@ def test_a_stream_shows_pieces_and_tools_in_order(tmp_path):
     assert lines[5].startswith("completed, ")
 
 
-def test_what_an_mcp_server_asks_is_asked_of_the_user(tmp_path):
+def test_a_question_of_an_mcp_server_is_asked_of_the_user(tmp_path):
     """Its tools are called, its question ends the turn, and the answer goes on."""
     assert _run("mcp_tools.py", cwd=tmp_path) == [
         "rooms 3 and 7",

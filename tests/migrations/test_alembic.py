@@ -103,7 +103,7 @@ def test_the_program_prints_and_fails_as_it_does_in_this_process(tmp_path):
     assert migrate.check(place) == (migrate.HEAD, migrate.HEAD)
 
 
-def test_what_asks_no_database_needs_no_url():
+def test_commands_about_scripts_need_no_url():
     """The scripts themselves are shown from anywhere in the repository."""
     assert _run("heads") == (0, f"{migrate.HEAD} (head)\n")
     assert _run("branches")[0] == 0
@@ -121,7 +121,7 @@ def test_a_command_without_a_database_says_how_to_name_one(command):
 
 
 @pytest.mark.parametrize("named", ["mysql://host/database", "postgresql://nobody@127.0.0.1:1/x"])
-def test_a_database_that_cannot_be_used_is_said_in_one_line(named):
+def test_an_unusable_database_is_one_line_of_error(named):
     """The sentence of our error, and nothing of Python."""
     code, said = _run("-x", f"url={named}", "upgrade", "head")
     assert (code != 0, "FAILED: " in said) == (True, True), said

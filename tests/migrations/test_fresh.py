@@ -42,7 +42,7 @@ def test_a_new_file_needs_no_migration_tool(place):
     assert migrate.check(f"sqlite:///{place}") == (migrate.HEAD, migrate.HEAD)
 
 
-def test_a_file_with_something_in_it_is_left_alone(place):
+def test_a_file_with_tables_is_left_to_the_migrations(place):
     """What another starter has made, or somebody's own tables: the migrations see to it."""
     with contextlib.closing(sqlite3.connect(place)) as connection:
         connection.execute("CREATE TABLE mine (x)")

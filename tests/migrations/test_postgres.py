@@ -127,7 +127,7 @@ async def test_a_server_with_a_newer_schema_is_refused_untouched(url):
     assert ask(_plain(url), "SELECT version_num FROM looopy_version") == [("9999",)]
 
 
-async def test_a_table_in_the_way_is_said_and_nothing_changed(url):
+async def test_a_foreign_table_is_refused_and_kept(url):
     """What the server refuses is a `StoreUnavailable` without its words."""
     ask(_plain(url), "CREATE TABLE looopy_messages (hunter2 TEXT)")
     with pytest.raises(StoreUnavailable) as refused:

@@ -166,7 +166,7 @@ MUTANTS = [
         " AND open_turn IS NULL AND (queued_until IS NULL OR NOT ({_QUEUED}))",
         " AND open_turn IS NULL AND (:ticket IS NULL OR :ticket >= 0)",
         f"{_LINE}::test_who_does_not_wait_does_not_jump_the_line[sqlite]",
-        "tests/contract/every_store/test_wait_queue.py::TestWaitQueueOnSQLite::test_those_in_line_are_served_in_order",
+        "tests/contract/every_store/test_wait_queue.py::TestWaitQueueOnSQLite::test_tickets_are_served_in_order",
     ),
     mutant(
         "tickets-out-of-order",

@@ -229,7 +229,7 @@ MUTANTS = [
         "looopy.stores.sql.sqlite.statements:_after",
         "MIN(MAX({', '.join(places or (':after',))}, 0), {LAST_PLACE})",
         "{', '.join(places or (':after',))}",
-        f"{_JOURNAL}::TestJournalOnSQLite::test_a_place_that_no_row_can_have_is_nobodys",
+        f"{_JOURNAL}::TestJournalOnSQLite::test_a_number_out_of_range_reads_no_other_context",
     ),
     mutant(
         "rows-outlive-their-context",
@@ -238,7 +238,7 @@ MUTANTS = [
         "{' '.join(deletes)}",
         "{' '.join(deletes[::2])}",
         f"{_IN_FILE}::test_the_rows_of_a_context_go_with_it",
-        f"{_IN_FILE}::test_who_is_given_the_number_of_a_deleted_context_finds_nothing",
+        f"{_IN_FILE}::test_a_reused_number_finds_no_row_of_the_deleted_context",
     ),
     mutant(
         "numbers-without-end",
@@ -246,7 +246,7 @@ MUTANTS = [
         "migrations.versions.0001_initial:_LAST_COUNT",
         "_LAST_COUNT = 2**32 - 2**16 - 1",
         "_LAST_COUNT = 2**62",
-        f"{_IN_FILE}::test_a_context_without_room_says_so_and_stores_nothing",
+        f"{_IN_FILE}::test_a_full_context_refuses_rows",
     ),
     mutant(
         "write-without-tenant",
@@ -366,7 +366,7 @@ MUTANTS = [
         "looopy.stores.sql.sqlite.connection:Connection.check_files",
         'return StoreUnavailable( f"{name} {became}',
         'return None and StoreUnavailable(\n    f"{name} {became}',
-        f"{_FILE}::test_nothing_is_acknowledged_into_a_file_that_is_gone",
+        f"{_FILE}::test_a_file_that_is_gone_refuses_writes_and_reads",
         f"{_FILE}::test_every_turn_on_a_file_that_is_gone_fails",
     ),
     mutant(
@@ -375,8 +375,8 @@ MUTANTS = [
         "looopy.stores.sql.sqlite.connection:Connection.check_files",
         "[stat(database)[1:3], there[1:3], stat(shared)[1:3]] == self._ids:",
         "stat(database)[1:3] == self._ids[0]:",
-        f"{_FILE}::test_nothing_is_acknowledged_into_a_file_that_is_gone",
-        f"{_FILE}::test_what_was_acknowledged_is_saved_from_a_log_that_is_gone",
+        f"{_FILE}::test_a_file_that_is_gone_refuses_writes_and_reads",
+        f"{_FILE}::test_acknowledged_rows_are_saved_from_a_log_that_is_gone",
     ),
     mutant(
         "not-looked-at-after-the-commit",
@@ -402,7 +402,7 @@ MUTANTS = [
         "looopy.stores.sql.sqlite.driver:_commit",
         "_roll_back(connection)\nconnection.save_log()",
         "_roll_back(connection)",
-        f"{_FILE}::test_what_was_acknowledged_is_saved_from_a_log_that_is_gone",
+        f"{_FILE}::test_acknowledged_rows_are_saved_from_a_log_that_is_gone",
     ),
     mutant(
         "reads-from-a-file-that-is-gone",
@@ -410,7 +410,7 @@ MUTANTS = [
         "looopy.stores.sql.sqlite.driver:_read",
         "if (gone := connection.check_files()) is not None:\n    for job in jobs:",
         "if (gone := None) is not None:\n    for job in jobs:",
-        f"{_FILE}::test_nothing_is_acknowledged_into_a_file_that_is_gone",
+        f"{_FILE}::test_a_file_that_is_gone_refuses_writes_and_reads",
     ),
     mutant(
         "a-file-for-everybody",
@@ -444,7 +444,7 @@ MUTANTS = [
                 '"secure_delete": 0,',
             ),
         ),
-        (f"{_FILE}::test_what_was_deleted_is_in_none_of_the_files",),
+        (f"{_FILE}::test_deleted_words_are_in_no_file_of_the_database",),
     ),
     mutant(
         "the-log-keeps-what-was-deleted",
@@ -452,8 +452,8 @@ MUTANTS = [
         "looopy.stores.sql.sqlite.driver:_drive",
         "if query.sql in ERASING:",
         "if query.sql == b'':",
-        f"{_FILE}::test_what_was_deleted_is_in_none_of_the_files",
-        f"{_FILE}::test_what_a_reader_still_sees_is_removed_when_it_has_read",
+        f"{_FILE}::test_deleted_words_are_in_no_file_of_the_database",
+        f"{_FILE}::test_words_that_a_reader_sees_are_removed_after_it",
     ),
     mutant(
         "the-log-is-emptied-once",
@@ -461,7 +461,7 @@ MUTANTS = [
         "looopy.stores.sql.sqlite.driver:_Worker._serve",
         "self._to_empty = not connection.empty_log(wait=erased or not going_on)",
         "connection.empty_log(wait=erased or not going_on)",
-        f"{_FILE}::test_what_a_reader_still_sees_is_removed_when_it_has_read",
+        f"{_FILE}::test_words_that_a_reader_sees_are_removed_after_it",
     ),
     mutant(
         "cleared-messages-are-kept",
@@ -469,8 +469,8 @@ MUTANTS = [
         "looopy.stores.sql.commit:clear_steps",
         "yield Query(s.FORGET_MESSAGES, key)",
         "",
-        f"{_JOURNAL}::TestJournalOnSQLite::test_nothing_said_is_kept_after_clearing",
-        f"{_JOURNAL}::TestJournalOnAsyncpg::test_nothing_said_is_kept_after_clearing",
+        f"{_JOURNAL}::TestJournalOnSQLite::test_clearing_deletes_all_content",
+        f"{_JOURNAL}::TestJournalOnAsyncpg::test_clearing_deletes_all_content",
     ),
     mutant(
         "cleared-events-are-kept",
@@ -478,7 +478,7 @@ MUTANTS = [
         "looopy.stores.sql.commit:clear_steps",
         'yield Query(s.FORGET_EVENTS, {**key, "seq": seq})',
         "",
-        f"{_JOURNAL}::TestJournalOnSQLite::test_nothing_said_is_kept_after_clearing",
+        f"{_JOURNAL}::TestJournalOnSQLite::test_clearing_deletes_all_content",
     ),
     mutant(
         "all-turns-for-the-open-one",
@@ -511,7 +511,7 @@ MUTANTS = [
         "looopy.stores.contexts.log:_Collections.put_off",
         "and gc.get_freeze_count() < _FROZEN_AT_START",
         "",
-        "tests/unit/stores/contexts/test_log.py::test_what_an_application_froze_stays_frozen",
+        "tests/unit/stores/contexts/test_log.py::test_objects_frozen_by_an_application_stay_frozen",
     ),
     mutant(
         "a-statement-for-each-message",
@@ -943,7 +943,7 @@ MUTANTS = [
         "looopy.stores.archive.importing:_check_actors",
         "if actor != owner:",
         "if owner is not None and actor != owner:",
-        f"{_HOSTILE}::test_owners_are_kept_only_if_the_importer_says_so",
+        f"{_HOSTILE}::test_owners_are_kept_only_with_keep_owners",
     ),
     mutant(
         "members-share-their-bytes",
@@ -1019,8 +1019,8 @@ MUTANTS = [
         "isinstance(limit, bool) or limit < 0",
         "isinstance(limit, bool)",
         "tests/contract/every_store/test_messages.py::TestMessagesInMemory::"
-        "test_a_limit_that_is_no_count_is_refused",
-        f"{_JOURNAL}::TestJournalOnSQLite::test_a_limit_that_is_no_count_is_refused",
+        "test_an_invalid_limit_is_refused",
+        f"{_JOURNAL}::TestJournalOnSQLite::test_an_invalid_limit_is_refused",
     ),
     mutant(
         "nul-passes-the-gate",
@@ -1253,7 +1253,7 @@ MUTANTS = [
         "looopy.stores.sql.contexts.spending:_release",
         "yield Query(s.EMPTY_RESERVATION, key)",
         "yield Query(s.TAKE_RESERVATION, key)",
-        f"{_SPENDING}::test_what_a_call_holds_is_released_and_the_call_still_counts",
+        f"{_SPENDING}::test_a_released_reservation_still_settles",
     ),
     mutant(
         "erasure-deletes-a-context-in-use",

@@ -78,7 +78,7 @@ MUTANTS = [
         "await settle_write(self._wait(), cancelled, outlasts=True)",
         "await self._wait()",
         "tests/unit/stores/test_shield.py::"
-        "test_whoever_waits_for_a_write_before_its_own_is_not_cut_short",
+        "test_waiting_for_an_earlier_write_is_not_cut_short",
         "tests/agent/turns/test_cancelling.py::"
         "test_an_event_loop_that_stops_loses_no_result_behind_an_artifact",
     ),

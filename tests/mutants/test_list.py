@@ -170,7 +170,7 @@ def test_an_edit_is_made_in_one_place_or_not_at_all(name, old, times):
             edit.made_in(SOURCE)
 
 
-def test_a_module_that_there_is_not_is_said(tmp_path):
+def test_an_unknown_module_is_named(tmp_path):
     """By its name, before any file is changed."""
     with pytest.raises(LookupError, match="no module b:A"):
         Edit("b:A", "", "").file(tmp_path)

@@ -261,7 +261,7 @@ async def test_a_listener_hears_nothing_after_its_block(url):
     assert gone.rings == []
 
 
-async def test_whoever_writes_hears_no_less_of_others(url):
+async def test_a_process_that_writes_hears_of_writes_of_others(url):
     """Also of a write that comes right after some of this process."""
     async with open_stores(url) as stores, _listening(stores) as heard:
         for _ in range(2):
@@ -313,7 +313,7 @@ def test_listening_keeps_no_loop_from_ending(sqlite_file):
     asyncio.run(listen())
 
 
-async def test_a_driver_that_is_listened_to_is_forgotten_all_the_same(sqlite_file):
+async def test_a_listener_keeps_no_driver_alive(sqlite_file):
     """Its threads refer to the notifier, and the notifier not to it."""
     driver = SQLiteDriver(sqlite_file, bring_to_head=bring_to_head)
     await driver.open()
@@ -390,7 +390,7 @@ async def test_many_commits_are_told_in_few_words(postgres_url, ear):
     assert _told(ear, 1)[1] == ["end"]  # and that was all
 
 
-async def test_who_listens_for_a_moment_makes_no_connection(postgres_url, monkeypatch):
+async def test_a_short_listener_makes_no_connection(postgres_url, monkeypatch):
     """A turn that answers at once is over before anybody could have told it anything."""
     monkeypatch.setattr(pg_notify, "_EAR_LEAD_S", 0)
     notifier, url = Notifier(), parse(postgres_url)
@@ -411,7 +411,7 @@ async def test_who_listens_for_a_moment_makes_no_connection(postgres_url, monkey
     await pool.close()
 
 
-async def test_who_listens_when_it_is_closed_makes_no_connection_afterwards(postgres_url):
+async def test_closing_while_listening_makes_no_connection(postgres_url):
     """However short his listening was."""
     notifier, url = Notifier(), parse(postgres_url)
     pool = Pool(url)
@@ -428,7 +428,7 @@ async def _turns_of_the_loop():
         await asyncio.sleep(0)
 
 
-async def test_what_is_committed_right_after_is_told_in_the_same_words(
+async def test_commits_in_a_row_are_one_notification(
     postgres_url, ear, monkeypatch
 ):
     """A claim and the answer to it are one piece of news, and take one connection once."""
@@ -446,7 +446,7 @@ async def test_what_is_committed_right_after_is_told_in_the_same_words(
     assert _told(ear, 1)[1] == [name_of("t", "first"), name_of("t", "second")]
 
 
-async def test_what_was_not_told_yet_is_told_at_closing(postgres_url, ear):
+async def test_closing_sends_pending_notifications(postgres_url, ear):
     """Also what is rung for while others are being told."""
     async with open_stores(postgres_url) as stores:
         names = [f"context-{number}" for number in range(20)]
@@ -461,7 +461,7 @@ async def test_what_was_not_told_yet_is_told_at_closing(postgres_url, ear):
 
 
 @pytest.mark.parametrize("driver", _DRIVERS)
-async def test_what_could_not_be_told_is_told_with_the_next(fresh_postgres, driver):
+async def test_a_failed_notification_is_sent_with_the_next(fresh_postgres, driver):
     """A server that is away harms nobody; closing is another chance."""
     admin = fresh_postgres.rpartition("/")[0] + "/postgres?" + fresh_postgres.rpartition("?")[2]
     database = parse(fresh_postgres).place.rpartition("/")[2]

@@ -236,7 +236,7 @@ async def test_a_damaged_state_hides_no_context(place, change, why):
     await _assert_it_goes_on(stores)
 
 
-async def test_damaged_metadata_is_none(place, caplog):
+async def test_damaged_metadata_is_read_as_empty(place, caplog):
     """The context is listed and loaded with empty metadata, and the log names it."""
     stores, damage = place
     await _talk(stores, [text("one")])

@@ -159,7 +159,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-async def test_a_feature_without_a_default_says_so(name):
+async def test_a_feature_without_a_default_is_refused_by_name(name):
     """It is not done by halves, and the error names the store."""
     stores = required.required_stores(MemoryBackend())
     index = defaults.BasicContextIndex(stores.messages, stores.state)

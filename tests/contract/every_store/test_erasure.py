@@ -45,7 +45,7 @@ CANARY = "canary-7f3a"
 globals().update(on_every_store("Erasure", ErasureContract))
 
 
-async def test_a_full_disk_says_how_to_erase_all_the_same(memory_stores, monkeypatch):
+async def test_an_erasure_on_a_full_disk_names_the_way_out(memory_stores, monkeypatch):
     """For SQLite needs room to delete; the facts of the error stay."""
     claimed = await begin(memory_stores, actor_id="ann")
     await commit(memory_stores, claimed, [ends()], release=True)
@@ -328,7 +328,7 @@ async def test_each_statement_of_the_list_empties_its_table(place, monkeypatch):
         assert (await begin(stores, record.epoch, ttl_s=LONG_S)).turn == 1
 
 
-async def test_what_goes_of_many_contexts_is_chosen_beside_the_event_loop(
+async def test_contexts_to_erase_are_chosen_off_the_event_loop(
     memory_stores, monkeypatch
 ):
     """By age or size, and of a person: that looks at every context of the tenant."""

@@ -54,7 +54,7 @@ async def test_an_owner_of_the_old_one_is_fenced_from_the_new(stores, again):
     assert await stores.state.load(CONTEXT) == before
 
 
-async def test_who_knew_the_old_one_does_not_claim_the_new(stores):
+async def test_a_claim_of_an_earlier_life_is_refused(stores):
     """Its next turn reads the context again, as after any other change."""
     old = await begin(stores)
     await commit(stores, old, [ends()], release=True)

@@ -297,7 +297,7 @@ def _methods_of(part):
 
 
 @pytest.mark.parametrize("part", PARTS)
-async def test_a_context_of_another_tenant_answers_like_none(world, part):
+async def test_a_context_of_another_tenant_answers_like_an_unknown_one(world, part):
     """The same answer or refusal as for an id that nobody has, and nothing of theirs changes."""
     for method, target in itertools.product(_methods_of(part), (IDLE, BUSY)):
         with _case(f"{method}, {target}") as tenants:

@@ -32,4 +32,4 @@ class TestValues(OnPsycopg, Contract):
     test_pieces = ArtifactContentContract.test_pieces_of_any_size_become_one_content
     test_datasets = ArtifactContentContract.test_a_dataset_keeps_rows_and_columns
     test_metadata = StateStoreContract.test_odd_metadata_is_kept
-    test_tenants = StateStoreContract.test_a_tenant_is_a_name_and_nothing_more
+    test_tenants = StateStoreContract.test_odd_tenant_names_are_kept_apart

@@ -69,7 +69,7 @@ async def test_news_take_the_connection_that_nobody_will_want(pool):
 
 
 @pytest.mark.parametrize("brief", [True, False])
-async def test_what_is_said_in_passing_takes_no_connection_of_its_own(pool, brief):
+async def test_a_short_statement_takes_no_connection_of_its_own(pool, brief):
     """It waits for one that is in use, and who needs that one waits for it."""
     async with pool.session(brief=not brief) as opened:
         (used,) = (await opened.ask_alone(_PID))[0]
@@ -81,7 +81,7 @@ async def test_what_is_said_in_passing_takes_no_connection_of_its_own(pool, brie
 
 
 @pytest.mark.parametrize("brief", [True, False])
-async def test_what_is_said_in_passing_holds_nobody_up_for_long(pool, brief, monkeypatch):
+async def test_a_short_statement_does_not_wait_for_long_operations(pool, brief, monkeypatch):
     """Nor is it kept from being said by an operation that takes its time."""
     monkeypatch.setattr(pg_pool, "_SOON_S", 0)
     async with pool.session(brief=not brief) as opened:
@@ -91,7 +91,7 @@ async def test_what_is_said_in_passing_holds_nobody_up_for_long(pool, brief, mon
     assert pool.idle == 2
 
 
-async def test_one_who_says_something_holds_up_one_and_not_many(pool, monkeypatch):
+async def test_a_short_statement_delays_one_operation_at_most(pool, monkeypatch):
     """The others make the connections that they need."""
     monkeypatch.setattr(pg_pool, "_SOON_S", 60)
     async with pool.session(brief=True) as opened:
@@ -102,7 +102,7 @@ async def test_one_who_says_something_holds_up_one_and_not_many(pool, monkeypatc
         await patient
 
 
-async def test_those_who_find_none_are_served_in_the_order_they_came(pool):
+async def test_waiting_operations_are_served_in_order_of_arrival(pool):
     """Nobody passes who came later, and no third connection is made."""
     served = []
 
@@ -142,7 +142,7 @@ async def test_one_that_is_not_clean_is_closed_and_its_place_is_the_next_ones(po
 
 
 @pytest.mark.parametrize("clean", [True, False])
-async def test_who_is_cancelled_while_waiting_takes_nothing_with_him(pool, clean):
+async def test_a_cancelled_wait_takes_no_connection(pool, clean):
     """Also when his turn had come in the same moment: the next one gets it."""
     async with pool.session() as other:
         await other.ask_alone(_PID)
@@ -187,7 +187,7 @@ async def test_a_connection_that_cannot_be_made_leaves_its_place(driver):
     assert (absent.idle, absent.in_use) == (0, 0)
 
 
-async def test_what_is_given_back_to_a_closed_pool_is_closed(url):
+async def test_a_connection_given_back_to_a_closed_pool_is_closed(url):
     """Nothing stays behind."""
     pool = Pool(parse(url))
     async with pool.session() as opened:

@@ -185,7 +185,7 @@ async def test_a_statement_is_planned_once(postgres, name):
     await driver.close()
 
 
-async def test_a_server_that_cannot_see_that_a_client_is_gone_serves_all_the_same(
+async def test_a_server_without_a_check_of_clients_is_used(
     postgres, name, monkeypatch
 ):
     """Not every system can: it refuses the setting, and every other one is made."""
@@ -212,7 +212,7 @@ async def test_a_commit_is_durable_whatever_the_database_says(fresh_postgres, na
     await migrate_and_open.close()
 
 
-async def test_what_an_administrator_set_stays(fresh_postgres, name):
+async def test_settings_of_an_administrator_stay(fresh_postgres, name):
     """And a statement that takes longer is said to have, with nothing written."""
     migrating = _driver(fresh_postgres, name, bring_to_head=bring_to_head)
     await migrating.open()  # without that limit, which a busy machine exceeds
@@ -556,7 +556,7 @@ async def test_a_claim_that_waits_for_a_commit_finds_the_turn_closed(driver):
 
 
 @pytest.mark.parametrize("what", ["delete", "clear"])
-async def test_what_looks_before_it_writes_waits_for_a_claim_that_is_being_made(
+async def test_a_write_that_reads_first_waits_for_a_running_claim(
     driver, postgres, what
 ):
     """It sees the turn that began meanwhile, and leaves it alone."""
@@ -856,7 +856,7 @@ except MissingExtra as error:
 
 
 @over_asyncpg
-async def test_a_full_disk_of_a_server_is_said(driver):
+async def test_a_full_disk_of_a_server_raises_storage_full(driver):
     """`StorageFull`: freeing space helps, and nothing was written."""
     full = "DO $$ BEGIN RAISE EXCEPTION 'x' USING ERRCODE = '53100'; END $$"
 

@@ -551,7 +551,7 @@ _LOSSES = [
 
 
 @pytest.mark.parametrize("lose", _LOSSES)
-async def test_nothing_is_acknowledged_into_a_file_that_is_gone(tmp_path, lose):
+async def test_a_file_that_is_gone_refuses_writes_and_reads(tmp_path, lose):
     """Writes and reads are refused from then on, and the error names what is gone."""
     path = tmp_path / "kept" / "chat.db"
     path.parent.mkdir()
@@ -662,7 +662,7 @@ asyncio.run(main())
 """
 
 
-async def test_what_was_acknowledged_is_saved_from_a_log_that_is_gone(tmp_path):
+async def test_acknowledged_rows_are_saved_from_a_log_that_is_gone(tmp_path):
     """It is moved into the database at the first refusal, before anything else can happen."""
     path = tmp_path / "chat.db"
     out, errors = await asyncio.to_thread(_start(_LOSES_ITS_LOG, path).communicate, "")
@@ -779,7 +779,7 @@ asyncio.run(main())
 
 @pytest.mark.parametrize("alone", [True, False])
 @pytest.mark.parametrize("delete", [_clear, _delete, _delete_artifact, _withdraw])
-async def test_what_was_deleted_is_in_none_of_the_files(sqlite_file, delete, alone):
+async def test_deleted_words_are_in_no_file_of_the_database(sqlite_file, delete, alone):
     """Neither in freed pages nor in the log, once the call returns; others may have it open."""
     canary = "canary " * 1000
     async with open_stores(_url(sqlite_file)) as stores:
@@ -804,7 +804,7 @@ async def test_what_was_deleted_is_in_none_of_the_files(sqlite_file, delete, alo
             assert (out, errors) == ("1\n", "")
 
 
-async def test_what_a_reader_still_sees_is_removed_when_it_has_read(sqlite_file):
+async def test_words_that_a_reader_sees_are_removed_after_it(sqlite_file):
     """A snapshot keeps the log; it is emptied as soon as nobody reads it, without another call."""
     async with open_stores(_url(sqlite_file)) as stores:
         await stores.messages.append(CONTEXT, [user("canary " * 1000)])
@@ -931,7 +931,7 @@ asyncio.run(main())
 
 
 @pytest.mark.parametrize("locked", ["file", "folder"])
-async def test_what_may_not_be_written_is_named_in_the_error(empty_database, locked):
+async def test_a_file_without_write_permission_is_named_in_the_error(empty_database, locked):
     """A file without permission to write, or a folder that takes no log beside the file."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -976,7 +976,7 @@ asyncio.run(main())
 
 
 @pytest.mark.parametrize("limit", [150_000, 400_000])
-async def test_a_full_disk_is_said_and_keeps_what_was_acknowledged(sqlite_file, limit):
+async def test_a_full_disk_raises_storage_full_and_keeps_acknowledged_rows(sqlite_file, limit):
     """Reads still work, closing does, and the next opening finds every acknowledged message."""
     child = _start(_FULL, _url(sqlite_file), limit)
     out, errors = await asyncio.to_thread(child.communicate, "")

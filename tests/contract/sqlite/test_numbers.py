@@ -86,7 +86,7 @@ async def _fill(stores, name):
 # --- the statements ---
 
 
-def test_whatever_names_a_table_of_rows_is_said_otherwise_in_sqlite():
+def test_statements_about_rows_are_rewritten_for_sqlite():
     """There is no statement about turns, messages or events that would meet a view."""
     named = re.compile(rf"(FROM|JOIN|INTO|UPDATE) ({'|'.join(_TABLES)})\b")
     searched = {sql for sql in _NAMES if "looopy_words" in sql or "json_array" in sql}
@@ -96,7 +96,7 @@ def test_whatever_names_a_table_of_rows_is_said_otherwise_in_sqlite():
 
 
 @pytest.mark.parametrize(("old", "new"), _OWN)
-def test_what_is_said_otherwise_asks_and_answers_the_same(old, new, sqlite_file):
+def test_a_rewritten_statement_has_the_same_parameters_and_columns(old, new, sqlite_file):
     """The same parameters, the tenant and the context among them, and as many columns."""
     asked = set(_PARAMETER.findall(new))
     left = set(_PARAMETER.findall(old)) - asked
@@ -178,7 +178,7 @@ async def test_the_rows_of_a_context_go_with_it(sqlite_file, by_hand):
             assert len(await stores.messages.list(name)) == 3
 
 
-async def test_who_is_given_the_number_of_a_deleted_context_finds_nothing(sqlite_file):
+async def test_a_reused_number_finds_no_row_of_the_deleted_context(sqlite_file):
     """And what is written there is met under the new name alone."""
     async with open_stores(f"sqlite:///{sqlite_file}") as stores:
         await _fill(stores, "old")
@@ -219,7 +219,7 @@ async def test_a_turn_that_there_cannot_be_is_not_closed(sqlite_file, turn):
         ("turn_count", "turns", ["turn"]),
     ],
 )
-async def test_a_context_without_room_says_so_and_stores_nothing(
+async def test_a_full_context_refuses_rows(
     sqlite_file, column, what, refused
 ):
     """Four billion rows: no row is put where those of the next context are."""
@@ -247,7 +247,7 @@ async def test_a_context_without_room_says_so_and_stores_nothing(
         assert await stores.messages.list("next") == [user("neighbour")]
 
 
-async def test_a_file_without_room_for_a_context_says_so(sqlite_file):
+async def test_a_full_file_refuses_contexts(sqlite_file):
     """Two billion contexts: no number is given that a key has no bits for."""
     async with open_stores(f"sqlite:///{sqlite_file}") as stores:
         await a_turn(stores)
@@ -278,7 +278,7 @@ def test_only_what_has_no_number_is_called_full(tmp_path):
 # --- by hand ---
 
 
-async def test_whoever_reads_by_hand_sees_the_tables_that_a_server_has(sqlite_file):
+async def test_views_show_the_tables_of_a_server(sqlite_file):
     """Columns of the same names in the same order, holding what the stores tell."""
     async with open_stores(f"sqlite:///{sqlite_file}") as stores:
         for name in ("other", CONTEXT):

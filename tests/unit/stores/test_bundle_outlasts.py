@@ -26,7 +26,7 @@ class Journal:
     """One of somebody's own."""
 
 
-def test_a_journal_that_says_nothing_does_not_outlast():
+def test_a_journal_without_outlasts_does_not_outlast():
     """Both have to say so: of our own stores all do."""
     assert _stores(None).outlasts is True
     assert _stores(Journal()).outlasts is False

@@ -24,7 +24,7 @@ def test_a_ring_reaches_the_listeners_of_its_context_and_no_others():
     assert heard == [("first", True), ("second", True), ("first", False), ("second", False)]
 
 
-def test_nothing_is_heard_after_the_block():
+def test_a_listener_is_not_called_after_its_block():
     """Also when the block ends in an error, and while the same listener is still in another."""
     notifier = Notifier()
     heard = []
@@ -84,7 +84,7 @@ def test_the_first_listener_and_the_last_are_noticed():
     assert noticed[2:] == [(("t", "d"), False), (("t", "c"), False)]
 
 
-def test_one_who_cannot_be_noticed_is_not_listening():
+def test_a_listener_whose_notice_failed_is_removed():
     """An error while noticing leaves no listener behind."""
     notifier = Notifier()
 

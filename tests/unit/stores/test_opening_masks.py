@@ -32,7 +32,7 @@ def test_no_password_is_shown_however_it_is_written(behind):
     assert mask(f"postgresql://u:{SECRET}{behind}@h/db") == "postgresql://u:***@h/db"
 
 
-def test_what_is_no_secret_is_shown():
+def test_other_parts_of_a_url_are_shown():
     """Host, user, database and the other options help to find the mistake."""
     url = "postgresql://u@h:5432/db?sslmode=require&tokens=3"
     assert mask(url) == url

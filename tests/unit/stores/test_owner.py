@@ -128,7 +128,7 @@ def test_a_past_life_of_this_very_process_id_is_dead():
     assert provably_dead(f"{host}/{pid}/{int(start) - 1}/{nonce}")
 
 
-def test_nothing_is_proved_about_another_host_boot_or_namespace(child):
+def test_a_process_of_another_host_is_not_proved_dead(child):
     """There the same number is another process: only the expiry of the lease tells."""
     token = child.stdout.readline().strip()
     child.kill()
@@ -196,7 +196,7 @@ def test_a_process_that_closed_our_descriptors_proves_nothing_and_harms_no_file(
     assert (tmp_path / "file").read_bytes() == b""
 
 
-def test_whoever_cannot_see_the_register_proves_nothing(teller):
+def test_a_process_of_another_user_is_not_proved_dead(teller):
     """Another user's process: it runs, and that is all that is known."""
     host, pid, start, name = teller.stdout.readline().split()[0].split("/")
     nonce, where, _ = name.split(";")

@@ -186,7 +186,7 @@ async def test_a_task_that_is_made_during_a_write_is_on_its_own(driver):
     assert await waiting == "written"
 
 
-async def test_what_is_asked_for_after_a_write_is_as_before(driver):
+async def test_operations_after_a_write_wait_as_before(driver):
     """The way of waiting ends with the write, also where that failed."""
     waiting = asyncio.create_task(settle_write(driver.run(), list, outlasts=True))
     (await driver.asked(1)).set_exception(OSError("no"))
@@ -231,7 +231,7 @@ async def test_the_end_of_the_event_loop_finds_an_operation_cut_short(driver):
         await waiting
 
 
-async def test_whoever_waits_for_a_write_before_its_own_is_not_cut_short():
+async def test_waiting_for_an_earlier_write_is_not_cut_short():
     """It is told of the cancellation, and has the lock in order of arrival."""
     lock, told, had = WriteLock(), [], []
 

@@ -66,7 +66,7 @@ class ArtifactStoreContract(Contract):
         found = await stores.artifacts.load(CONTEXT, "numbers")
         assert json.dumps(found) == json.dumps(data)
 
-    async def test_nothing_is_content_too(self, stores: Stores) -> None:
+    async def test_empty_content_is_kept(self, stores: Stores) -> None:
         """Empty bytes, text and objects are kept."""
         await stores.artifacts.save(CONTEXT, "a", b"")
         await stores.artifacts.save(CONTEXT, "b", "")
@@ -84,7 +84,7 @@ class ArtifactStoreContract(Contract):
         assert await stores.artifacts.load(CONTEXT, "doc", version=2) == b"two"
         assert await stores.artifacts.load(CONTEXT, "doc") == {"three": 3}
 
-    async def test_what_is_not_there_is_not_found(self, stores: Stores) -> None:
+    async def test_an_unknown_artifact_is_not_found(self, stores: Stores) -> None:
         """An unknown context, artifact or version raises `ArtifactNotFound`, a `KeyError`."""
         await stores.artifacts.save(CONTEXT, "doc", b"x")
         for context_id, artifact_id, version in (
@@ -337,7 +337,7 @@ class ArtifactContentContract(Contract):
         assert told == [(1, ArtifactStatus.FAILED), (2, ArtifactStatus.COMPLETE)]
         assert (await stores.artifacts.get(CONTEXT, "doc", 1)).status == "failed"
 
-    async def test_nothing_is_appended_after_the_end(self, stores: Stores) -> None:
+    async def test_a_completed_version_takes_no_piece(self, stores: Stores) -> None:
         """Nor completed or given up again; the content stays."""
         await stores.artifacts.save(CONTEXT, "doc", b"whole")
         for late in (
@@ -367,7 +367,7 @@ class ArtifactContentContract(Contract):
             await stores.artifacts.open(CONTEXT, "more", kind="data")
         assert [one.size for one in await stores.artifacts.list(CONTEXT)] == [7, 0, 0]
 
-    async def test_what_is_not_there_takes_no_piece(self, stores: Stores) -> None:
+    async def test_an_unknown_artifact_takes_no_piece(self, stores: Stores) -> None:
         """An unknown context, artifact or version."""
         await stores.artifacts.open(CONTEXT, "doc")
         for context_id, artifact_id, version in (
@@ -510,7 +510,7 @@ class ArtifactContentContract(Contract):
         with pytest.raises(ArtifactNotFound):
             await stores.artifacts.load("other", "a")
 
-    async def test_nothing_large_is_left_of_what_was_deleted(self, stores: Stores) -> None:
+    async def test_a_deleted_large_artifact_begins_again_at_version_1(self, stores: Stores) -> None:
         """A later save begins again at version 1."""
         await stores.artifacts.save(CONTEXT, "doc", a_content(200_000))
         await stores.artifacts.delete(CONTEXT, "doc")

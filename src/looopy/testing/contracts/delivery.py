@@ -127,7 +127,7 @@ class DeliveryContract(Contract):
         await commit(stores, taken, [says("a")], delivered=[1])
         assert await numbers_of(stores) == []
 
-    async def test_a_claim_that_recovers_says_nothing(self, stores: Stores) -> None:
+    async def test_a_recovering_claim_takes_no_messages_and_no_key(self, stores: Stores) -> None:
         """It begins no turn, so it takes neither messages nor a key."""
         await begin(stores, ttl_s=0)
         await leave(stores, "a")
@@ -185,7 +185,7 @@ class DeliveryContract(Contract):
         with pytest.raises(Fenced):
             await commit(stores, taken, [ends()], context_id="nobody", heard=0)
 
-    async def test_nothing_slips_in_between_hearing_and_ending(self, stores: Stores) -> None:
+    async def test_a_message_is_read_by_the_turn_or_waits(self, stores: Stores) -> None:
         """The turn reads each message that arrives before its end; later ones wait."""
         claimed = await begin(stores)
 

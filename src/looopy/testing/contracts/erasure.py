@@ -129,7 +129,7 @@ class ErasureContract(Contract):
 
     needs = ("contexts.erase", "contexts.erase_person", "contexts.tag")
 
-    async def test_nothing_of_it_is_left(self, stores: Stores) -> None:
+    async def test_an_erased_context_leaves_no_row(self, stores: Stores) -> None:
         """Nothing of any kind is left, and its key may be used again."""
         await a_whole_context(stores)
         found = await stores.contexts.erase(CONTEXT)
@@ -149,7 +149,7 @@ class ErasureContract(Contract):
         assert (found.messages, found.events) == (messages, events)
         assert (found.inbox, found.keys) == (1, 2)
 
-    async def test_what_was_cleared_before_is_not_counted(self, stores: Stores) -> None:
+    async def test_an_erasure_does_not_count_cleared_rows(self, stores: Stores) -> None:
         """Messages and events that are gone already; turns and keys had stayed."""
         await a_whole_context(stores)
         await stores.journal.clear(CONTEXT)
@@ -224,7 +224,7 @@ class ErasureContract(Contract):
         with refuses(Fenced):
             await commit(stores, claimed, [ends()])
 
-    async def test_who_knew_it_cannot_claim_it(self, stores: Stores) -> None:
+    async def test_a_claim_of_an_erased_context_is_refused(self, stores: Stores) -> None:
         """The next turn has to read the context again, and finds none."""
         claimed = await a_whole_context(stores)
         await stores.contexts.erase(CONTEXT)
@@ -354,7 +354,7 @@ class RedactionContract(Contract):
 
     needs = ("contexts.erase_person",)
 
-    async def test_their_turn_keeps_its_form_and_says_nothing(self, stores: Stores) -> None:
+    async def test_a_redacted_turn_keeps_its_form_without_its_words(self, stores: Stores) -> None:
         """Positions, calls with their results, and numbers stay; so do the turns of the owner."""
         await _turn(stores)
         await _guest_turn(stores)
@@ -572,7 +572,7 @@ class RedactionContract(Contract):
         assert isinstance(message, AssistantMessage)
         assert (message.model, message.usage) == (told.model, told.usage)
 
-    async def test_a_call_of_theirs_says_nothing_in_a_turn_of_others(self, stores: Stores) -> None:
+    async def test_a_redacted_result_keeps_the_turn_of_another_person(self, stores: Stores) -> None:
         """It got its result there. Questions and answers of others there stay."""
         await _turn(stores)
         theirs = replace(_CALL, arguments={"at": "bobs-words"})
@@ -625,7 +625,7 @@ class RedactionContract(Contract):
         texts = [m.text for m in await stores.messages.list(CONTEXT) if is_summary(m)]
         assert texts == ["of ann", "", ""]
 
-    async def test_who_had_it_in_memory_is_told_that_it_is_another(self, stores: Stores) -> None:
+    async def test_a_claim_of_a_redacted_context_is_refused(self, stores: Stores) -> None:
         """Neither a claim nor a summary of what they knew is taken."""
         await _turn(stores)
         await _guest_turn(stores)
@@ -769,7 +769,7 @@ class RetentionContract(Contract):
         assert (await stores.contexts.retain(**limits)).context_ids == ("idle",)
         assert await _names(stores) == ["running"]
 
-    async def test_a_turn_that_nobody_runs_any_more_is_no_reason(self, stores: Stores) -> None:
+    async def test_an_abandoned_turn_does_not_keep_a_context(self, stores: Stores) -> None:
         """Its lease is over: no process has come back to it for all that time."""
         await begin(stores, ttl_s=0)
         assert (await stores.contexts.retain(older_than=timedelta(0))).context_ids == (CONTEXT,)
@@ -784,7 +784,7 @@ class RetentionContract(Contract):
         assert await stores.contexts.retain(**limits) == Erased()
         assert (await stores.contexts.retain(**limits, waiting=True)).contexts == 1
 
-    async def test_nothing_of_another_tenant(self, stores: Stores) -> None:
+    async def test_retention_leaves_other_tenants_alone(self, stores: Stores) -> None:
         """It is neither erased nor counted."""
         await _turn(stores)
         stranger = stores.for_tenant("stranger")
@@ -793,7 +793,7 @@ class RetentionContract(Contract):
         assert await stranger.contexts.retain(older_than=timedelta(0)) == Erased()
         assert await _names(stores) == [CONTEXT]
 
-    async def test_what_it_refuses(self, stores: Stores) -> None:
+    async def test_invalid_retention_arguments_are_refused(self, stores: Stores) -> None:
         """Each argument by its name, before anything is looked at."""
         bad: tuple[tuple[dict[str, Any], str], ...] = (
             ({}, "/older_than"),

@@ -190,7 +190,7 @@ class ForkContract(Contract):
         with pytest.raises(ArtifactNotFound):
             await stores.artifacts.get(FORK, "a.bin", 3)
 
-    async def test_what_is_saved_after_a_fork_belongs_to_one_side(self, stores: Stores) -> None:
+    async def test_an_artifact_saved_after_a_fork_belongs_to_one_side(self, stores: Stores) -> None:
         """Also in the same pause between two turns; the numbers of versions continue in both."""
         await turns(stores, "one")
         await stores.artifacts.save(CONTEXT, "a", b"1")
@@ -273,7 +273,7 @@ class ForkContract(Contract):
         assert await names(status="building") == []
         assert await names(limit=0) == []
 
-    async def test_what_is_being_built_grows_on_both_sides(self, stores: Stores) -> None:
+    async def test_an_incomplete_artifact_grows_on_both_sides(self, stores: Stores) -> None:
         """From where it was; a version that was given up by then stays given up."""
         await turns(stores, "one")
         await stores.artifacts.open(CONTEXT, "a")
@@ -615,7 +615,7 @@ class ForkContract(Contract):
         assert await texts(stores) == ["one", "one!", "two", "two!"]
 
     @needing("journal.rewind", "journal.undo_rewind")
-    async def test_what_cannot_be_rewound_is_refused(self, stores: Stores) -> None:
+    async def test_a_rewind_to_an_invalid_turn_is_refused(self, stores: Stores) -> None:
         """No such turn, a hidden one, a cleared one, an open one; nothing is written."""
         await turns(stores, "one", "two", "three")
         await stores.journal.rewind(CONTEXT, 2)

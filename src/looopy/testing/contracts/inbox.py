@@ -51,7 +51,7 @@ class InboxContract(DeliveryContract, WithdrawContract):
 
     # --- what waits ---
 
-    async def test_what_was_posted_waits_in_order_of_arrival(self, stores: Stores) -> None:
+    async def test_posted_messages_wait_in_order_of_arrival(self, stores: Stores) -> None:
         """Each message has its number, kind, sender and time; the first one creates the context."""
         picture = UserMessage(
             (TextContent("see"), ImageContent("aGk=", mime_type="image/png")), timestamp=1
@@ -71,7 +71,7 @@ class InboxContract(DeliveryContract, WithdrawContract):
         assert await stores.journal.inbox(CONTEXT, after=2**70) == (head, [])
         assert await stores.journal.inbox(CONTEXT, after=-1) == (head, [first, second])
 
-    async def test_what_waits_is_no_history(self, stores: Stores) -> None:
+    async def test_waiting_messages_are_not_part_of_the_log(self, stores: Stores) -> None:
         """It takes no position and no number of the log, and the owner can still commit."""
         claimed = await begin(stores)
         before = await record_of(stores)
@@ -92,7 +92,7 @@ class InboxContract(DeliveryContract, WithdrawContract):
             assert await stores.journal.ask_cancel(context_id, 1) is None
         assert await stores.state.list() == []
 
-    async def test_what_cannot_be_stored_is_not_posted(self, stores: Stores) -> None:
+    async def test_a_message_that_cannot_be_stored_is_not_posted(self, stores: Stores) -> None:
         """The error names the place of the value; no number is used and no context created."""
         for bad in ("nul \0", "lone \ud800"):
             with pytest.raises(ValueRefused) as refused:
@@ -244,7 +244,7 @@ class InboxContract(DeliveryContract, WithdrawContract):
         assert await head_of(stores) == InboxHead(last=1)
         assert (await begin(stores)).inbox == InboxHead(last=1)
 
-    async def test_whoever_takes_a_turn_over_is_asked_as_well(self, stores: Stores) -> None:
+    async def test_a_cancel_request_outlives_the_process_of_the_turn(self, stores: Stores) -> None:
         """The request is for the turn, not for its process."""
         await begin(stores, ttl_s=0)
         await stores.journal.ask_cancel(CONTEXT)
@@ -311,7 +311,7 @@ class InboxContract(DeliveryContract, WithdrawContract):
 
     # --- notifier ---
 
-    async def test_whoever_runs_or_waits_is_rung_for(self, stores: Stores) -> None:
+    async def test_listeners_are_notified_of_changes(self, stores: Stores) -> None:
         """
         A listener is notified once the change can be read; a step within a turn may notify without
         news for the inbox, and a notification may come without a change.

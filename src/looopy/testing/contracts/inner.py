@@ -114,7 +114,7 @@ class InnerContextContract(Contract):
         assert (await stores.contexts.erase(OUTER)).context_ids == (OUTER,)
         assert await names(stores) == [INNER]
 
-    async def test_none_is_inside_of_itself(self, stores: Stores) -> None:
+    async def test_a_context_cannot_enclose_itself(self, stores: Stores) -> None:
         """Neither at once nor by way of another one."""
         link: dict[str, Any] = {"call": KEYS[0]}
         with refuses(ValueRefused, path="/outer"):
@@ -136,7 +136,7 @@ class InnerContextContract(Contract):
         assert await stores.contexts.erase(OUTER) == Erased()
 
     @needing("contexts.erase")
-    async def test_one_of_them_is_erased_alone(self, stores: Stores) -> None:
+    async def test_an_inner_context_is_erased_alone(self, stores: Stores) -> None:
         """With its inner contexts; the outer one stays, and the call begins again."""
         await a_family(stores)
         assert (await stores.contexts.erase(INNER)).context_ids == (INMOST, INNER)

@@ -448,7 +448,7 @@ class JournalContract(Contract):
         assert await stores.journal.turns(CONTEXT, limit=0) == []
 
     @for_each([-1, 1.5, True, "5"])
-    async def test_a_limit_that_is_no_count_is_refused(self, stores: Stores, limit: Any) -> None:
+    async def test_an_invalid_limit_is_refused(self, stores: Stores, limit: Any) -> None:
         """A wrong limit is refused for turns and for events, also of an unknown context."""
         await a_turn(stores)
         for context_id in (CONTEXT, "unknown"):
@@ -470,7 +470,7 @@ class JournalContract(Contract):
         assert await stores.journal.started_calls(CONTEXT, 2) == {"call-2"}
         assert await stores.journal.started_calls(CONTEXT, 3) == set()
 
-    async def test_a_place_that_no_row_can_have_is_nobodys(self, stores: Stores) -> None:
+    async def test_a_number_out_of_range_reads_no_other_context(self, stores: Stores) -> None:
         """A number out of range never leads into the context beside this one."""
         around = ("ada-1", CONTEXT, "ada-3")
         for name in around:
@@ -590,7 +590,7 @@ class JournalContract(Contract):
         )
 
     @for_each([False, True])
-    async def test_nothing_said_is_kept_after_clearing(self, stores: Stores, force: bool) -> None:
+    async def test_clearing_deletes_all_content(self, stores: Stores, force: bool) -> None:
         """Messages, events, metadata of turns, artifacts, requests and the inbox are deleted."""
         canary = ToolCall("call-1", "add", {"word": "canary"})
         await stores.messages.append(CONTEXT, [user("canary appended")])

@@ -38,7 +38,7 @@ class KeyContract(Contract):
         assert await stores.journal.turn_of_key(CONTEXT, "first") == (1, "h1")
         assert await stores.journal.turn_of_key(CONTEXT, "third") == (3, "hash of third")
 
-    async def test_what_was_never_used_names_nothing(self, stores: Stores) -> None:
+    async def test_an_unused_key_names_no_turn(self, stores: Stores) -> None:
         """An invalid key, or a key of an unknown context, names no turn either."""
         await _turn(stores, "k")
         for key in ("other", "k ", *(k for k in _BAD if isinstance(k, str))):
@@ -55,7 +55,7 @@ class KeyContract(Contract):
             found = await stores.journal.turn_of_key(CONTEXT, key)
             assert found == (turn, f"hash of {key}")
 
-    async def test_what_cannot_name_a_turn_is_refused(self, stores: Stores) -> None:
+    async def test_an_invalid_key_is_refused(self, stores: Stores) -> None:
         """An invalid key, or a key without a hash, is refused before anything is written."""
         for key in _BAD:
             with refuses(ValueRefused, path="/idempotency_key"):
@@ -80,7 +80,7 @@ class KeyContract(Contract):
         assert await stores.journal.turn_of_key(CONTEXT, "k") == (1, "hash of k")
         await _turn(stores, "other", ticket=ticket)
 
-    async def test_one_of_many_who_use_a_key_at_once_begins_the_turn(self, stores: Stores) -> None:
+    async def test_one_of_many_claims_with_one_key_begins_the_turn(self, stores: Stores) -> None:
         """The others are refused, and find its turn by the key."""
 
         async def attempt(n: int) -> int | None:

@@ -292,7 +292,7 @@ class ContextIndexContract(Contract):
         assert await _names(stores, active_before=at, after=page.next) == ["a"]
         assert await _names(stores, active_since=_LATER) == []
 
-    async def test_what_is_due(self, stores: Stores) -> None:
+    async def test_contexts_with_work_are_due(self, stores: Stores) -> None:
         """A dead or interrupted turn, messages and expired requests; not while a turn runs."""
         await _turn(stores, "fine")
         await _begin(stores, "dead", ttl_s=0.0)

@@ -133,7 +133,7 @@ class MessageStoreContract(Contract):
         assert await stores.messages.count(CONTEXT) == 5
 
     @for_each([-1, -(2**70), 1.5, True, "5"])
-    async def test_a_limit_that_is_no_count_is_refused(self, stores: Stores, limit: Any) -> None:
+    async def test_an_invalid_limit_is_refused(self, stores: Stores, limit: Any) -> None:
         """Every store refuses it, for an unknown context too."""
         await stores.messages.append(CONTEXT, [user("a"), user("b")])
         for context_id in (CONTEXT, "unknown"):
@@ -248,7 +248,7 @@ class MessageStoreContract(Contract):
         assert [r.position for r in await stores.messages.recent(CONTEXT, limit=9)] == [3]
         assert await stores.messages.count(CONTEXT) == 1
 
-    async def test_closed_stores_say_so(self, stores: Stores) -> None:
+    async def test_closed_stores_refuse_calls_until_reopened(self, stores: Stores) -> None:
         """Use after closing raises `StoreUnavailable`; reopened stores still have the data."""
         await stores.messages.append(CONTEXT, [user("a")])
         await stores.__aexit__(None, None, None)

@@ -286,7 +286,7 @@ class RestoreContract(Contract):
         assert await stores.state.load("new") is None
         assert await stores.journal.events("new") == []
 
-    async def test_nothing_to_restore_is_nothing_done(self, stores: Stores) -> None:
+    async def test_restoring_no_contexts_does_nothing(self, stores: Stores) -> None:
         """No contexts at all."""
         none: Sequence[RestoredContext] = ()
         await stores.contexts.restore(none)

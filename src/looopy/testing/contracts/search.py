@@ -191,7 +191,7 @@ class SearchContract(Contract):
         (hit,) = await _hits(stores, "needlelorem")
         assert hit.snippet.startswith("needlelorem ipsum")
 
-    async def test_what_was_said_is_searched_and_nothing_else(self, stores: Stores) -> None:
+    async def test_texts_are_searched_but_no_reasoning_or_data(self, stores: Stores) -> None:
         """Texts, calls, results and the application's own content; no reasoning and no data."""
         call = ToolCall("c", "tool", {"k": "v1"})
         said: list[Message] = [
@@ -334,7 +334,7 @@ class SearchContract(Contract):
         assert await _positions(stores, "fox one") == [1]
         assert len(await _places(stores, "fox*")) == 699
 
-    async def test_what_a_summary_covers_is_found(self, stores: Stores) -> None:
+    async def test_messages_covered_by_a_summary_are_found(self, stores: Stores) -> None:
         """As it is listed; and so is the summary."""
         await _says(stores, CONTEXT, "the secret word is plover", "fine")
         assert await _positions(stores, "plover") == [1]
@@ -344,7 +344,7 @@ class SearchContract(Contract):
         assert await _positions(stores, "plover") == [1]
         assert await _positions(stores, "told") == [3]
 
-    async def test_what_was_cleared_or_deleted_is_not_found(self, stores: Stores) -> None:
+    async def test_cleared_or_deleted_messages_are_not_found(self, stores: Stores) -> None:
         """Searched before or not: a later message is found."""
         for searched in (True, False):
             await _says(stores, "a", "fox", "dog")

@@ -171,7 +171,7 @@ class SpendingContract(Contract):
         assert not refused.value.waits
         assert await _sums(stores) == [(NOTHING, _CALL)]
 
-    async def test_what_is_owed_is_added_with_a_reservation(self, stores: Stores) -> None:
+    async def test_an_owed_amount_is_added_with_a_reservation(self, stores: Stores) -> None:
         """It takes room from the call, and is not added if the call has none."""
         owed = Amount(40, 9)
         for most, fits in ((Amount(61, 0), False), (Amount(60, 0), True)):
@@ -186,7 +186,7 @@ class SpendingContract(Contract):
                 assert fits
         assert await _sums(stores) == [(owed, Amount(60, 0))]
 
-    async def test_what_was_used_is_added_beyond_the_limit(self, stores: Stores) -> None:
+    async def test_used_amounts_are_added_beyond_the_limit(self, stores: Stores) -> None:
         """It was used already."""
         await stores.spending.add(Amount(70, 1), [_day(_ADA, 100), _month(100)])
         await stores.spending.add(Amount(70, 1), [_day(_ADA, 100), _month(100)])
@@ -240,7 +240,7 @@ class SpendingContract(Contract):
         assert await stores.spending.accounts(day=today.replace(year=2001)) == []
 
     @needing("spending.held")
-    async def test_what_calls_hold_is_listed(self, stores: Stores) -> None:
+    async def test_reservations_are_listed(self, stores: Stores) -> None:
         """With the turn that reserved it, its accounts, and the end of its last period."""
         now = datetime.now(UTC)
         for name, allowances in (("a", [_day(_ADA, 999)]), ("b", [_day(_ADA, 999), _month(999)])):
@@ -259,7 +259,7 @@ class SpendingContract(Contract):
         assert await stores.for_tenant("other").spending.held() == []
 
     @needing("spending.release")
-    async def test_what_a_call_holds_is_released_and_the_call_still_counts(
+    async def test_a_released_reservation_still_settles(
         self, stores: Stores
     ) -> None:
         """The room is there again; nothing that is settled later gets lost."""

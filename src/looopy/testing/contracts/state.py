@@ -102,7 +102,7 @@ class StateStoreContract(Contract):
 
     # --- metadata ---
 
-    async def test_an_unknown_context_is_none(self, stores: Stores) -> None:
+    async def test_loading_an_unknown_context_returns_none(self, stores: Stores) -> None:
         """`load` returns `None` and creates nothing."""
         for context_id in ("nobody", "", "no id"):
             assert await stores.state.load(context_id) is None
@@ -165,7 +165,7 @@ class StateStoreContract(Contract):
             assert [c.context_id for c in await stores.state.list(after=after)] == expected
 
     @for_each([-1, 1.5, True, "5"])
-    async def test_a_limit_that_is_no_count_is_refused(self, stores: Stores, limit: Any) -> None:
+    async def test_an_invalid_limit_is_refused(self, stores: Stores, limit: Any) -> None:
         """A negative limit, a fraction, a truth value or text is refused."""
         await stores.state.save("a", {}, version=0)
         with refuses(ValueRefused, path="/limit"):
@@ -477,7 +477,7 @@ class StateStoreContract(Contract):
         assert await stores.state.load(CONTEXT) == before
 
     @for_each(["a'b", "a\u2028b", "x" * 300, "*", "%", "default "])
-    async def test_a_tenant_is_a_name_and_nothing_more(self, stores: Stores, tenant: str) -> None:
+    async def test_odd_tenant_names_are_kept_apart(self, stores: Stores, tenant: str) -> None:
         """Names that a query could read otherwise are just names."""
         other: Any = stores.for_tenant(tenant)
         await other.state.save(CONTEXT, {"t": tenant}, version=0)

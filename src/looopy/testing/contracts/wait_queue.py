@@ -121,7 +121,7 @@ class WaitQueueContract(Contract):
         assert await _places(stores) == [(2, True), (4, True)]
         assert not await stores.state.keep_place(CONTEXT, 1, LONG_S)
 
-    async def test_who_leaves_is_gone(self, stores: Stores) -> None:
+    async def test_a_ticket_that_left_is_not_served(self, stores: Stores) -> None:
         """Leaving twice does no harm; a ticket is never used again."""
         await _join(stores, LONG_S, LONG_S)
         for ticket in (2, 2, 7, 0):
@@ -131,7 +131,7 @@ class WaitQueueContract(Contract):
 
     # --- who may claim ---
 
-    async def test_who_has_not_waited_comes_after_those_who_do(self, stores: Stores) -> None:
+    async def test_a_claim_without_a_ticket_waits_for_the_queue(self, stores: Stores) -> None:
         """A claim without a ticket is refused until the last waiter has left."""
         await a_turn(stores)
         first, second = await _join(stores, LONG_S, LONG_S)
@@ -141,7 +141,7 @@ class WaitQueueContract(Contract):
         await stores.state.leave_wait_queue(CONTEXT, second)
         await _served(stores)
 
-    async def test_those_in_line_are_served_in_order(self, stores: Stores) -> None:
+    async def test_tickets_are_served_in_order(self, stores: Stores) -> None:
         """In each round only the first waiter gets the context."""
         waiting = await _join(stores, *[LONG_S] * 5)
         for ticket in tuple(waiting):
@@ -153,7 +153,7 @@ class WaitQueueContract(Contract):
             assert await _places(stores) == [(t, True) for t in waiting]
         await _served(stores)
 
-    async def test_who_is_served_leaves_the_line(self, stores: Stores) -> None:
+    async def test_a_served_ticket_leaves_the_queue(self, stores: Stores) -> None:
         """The waiters after it hold up a claim without a ticket until they are served."""
         first, second = await _join(stores, LONG_S, LONG_S)
         await _served(stores, first)
@@ -172,7 +172,7 @@ class WaitQueueContract(Contract):
         await _served(stores, second)
         await _served(stores)
 
-    async def test_who_keeps_the_place_again_holds_up_again(self, stores: Stores) -> None:
+    async def test_a_renewed_place_counts_until_it_lapses(self, stores: Stores) -> None:
         """A renewed place counts again until it lapses."""
         (ticket,) = await _join(stores, 0)
         assert await stores.state.keep_place(CONTEXT, ticket, LONG_S)
@@ -199,7 +199,7 @@ class WaitQueueContract(Contract):
         await _held_up(stores)
         await _served(stores, first)
 
-    async def test_who_takes_over_may_leave_the_line_with_it(self, stores: Stores) -> None:
+    async def test_a_recovering_claim_uses_up_its_ticket(self, stores: Stores) -> None:
         """A claim uses up the ticket that it names."""
         await begin(stores, ttl_s=0)
         (ticket,) = await _join(stores, LONG_S)

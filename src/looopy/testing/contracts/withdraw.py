@@ -51,7 +51,7 @@ class WithdrawContract(Contract):
         assert (await stores.journal.inbox(CONTEXT)) == (InboxHead(last=7), [])
         assert await stores.journal.post(CONTEXT, _STEER, user("new")) == 8
 
-    async def test_who_cannot_be_stored_withdraws_nothing(self, stores: Stores) -> None:
+    async def test_an_invalid_actor_withdraws_no_message(self, stores: Stores) -> None:
         """Every store refuses an actor with NUL, a lone surrogate or more than 512 bytes."""
         await stores.journal.post(CONTEXT, EntryKind.STEER, user("mine"))
         for bad in ("a\0", "\ud800", "x" * 513):
@@ -83,7 +83,7 @@ class WithdrawContract(Contract):
         assert await stores.journal.withdraw(CONTEXT) == 0
         assert await stores.state.load(CONTEXT) == before
 
-    async def test_what_was_withdrawn_can_not_be_delivered(self, stores: Stores) -> None:
+    async def test_a_withdrawn_message_cannot_be_delivered(self, stores: Stores) -> None:
         """The commit of a turn that has read the message is refused and writes nothing."""
         claimed = await begin(stores)
         number = await stores.journal.post(CONTEXT, _STEER, user("a"))

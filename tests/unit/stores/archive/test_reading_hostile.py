@@ -458,7 +458,7 @@ async def test_no_zip_file_at_all_is_refused(target):
 # --- who and what it becomes ---
 
 
-async def test_owners_are_kept_only_if_the_importer_says_so(good, target):
+async def test_owners_are_kept_only_with_keep_owners(good, target):
     """Anybody can write any name into a file."""
     found, line, path = await _refused(target, good, keep_owners=False)
     assert (found, line, path) == (f"{FOLDER}context.json", None, "/owner")

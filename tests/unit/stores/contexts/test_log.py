@@ -31,7 +31,7 @@ from looopy.types.event import ToolExecutionStart
 from looopy.types.message import AssistantMessage, ToolCall
 
 
-async def test_what_is_much_is_decoded_in_another_thread_part_by_part():
+async def test_a_long_list_is_decoded_in_another_thread_part_by_part():
     """The loop goes on between the parts: each waits here until the loop has had its turn."""
     loop, turns = asyncio.get_running_loop(), []
 
@@ -47,7 +47,7 @@ async def test_what_is_much_is_decoded_in_another_thread_part_by_part():
     assert len(turns) == 5
 
 
-async def test_what_is_little_needs_no_thread():
+async def test_a_short_list_needs_no_thread():
     """Opening a context costs no hop."""
     assert await off_loop(iter([[threading.current_thread()]]), little=True) == [
         threading.main_thread()
@@ -68,7 +68,7 @@ async def test_a_failure_in_the_thread_reaches_the_one_who_asked():
         await off_loop(parts(), little=False)
 
 
-async def test_nothing_more_is_decoded_for_one_who_was_cancelled():
+async def test_a_cancelled_read_decodes_no_further_part():
     """The thread ends at the next part."""
     reached, go_on, ended = threading.Event(), threading.Event(), threading.Event()
 
@@ -295,7 +295,7 @@ async def test_full_collections_are_not_put_off_for_ever(full, monkeypatch):
     assert freezes, "after one, the next is put off again"
 
 
-async def test_what_an_application_froze_stays_frozen(full):
+async def test_objects_frozen_by_an_application_stay_frozen(full):
     """Before it forks, for example."""
     theirs = [[] for _ in range(20_000)]
     gc.freeze()

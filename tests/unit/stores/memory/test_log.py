@@ -11,7 +11,7 @@ from looopy.testing.contracts.turns import CONTEXT, a_turn
 
 @pytest.mark.parametrize("limit", [0, 1, 3, 10])
 @pytest.mark.parametrize("after", [0, 7, 500])
-async def test_what_lies_beyond_a_page_is_not_decoded(after, limit):
+async def test_events_beyond_a_page_are_not_decoded(after, limit):
     """However long the log is; that pages are whole is what the contract of journals says."""
     async with open_stores("memory:") as stores:
         for _ in range(5):

@@ -140,7 +140,7 @@ def test_a_message_with_one_odd_value_is_read_or_refused_as_the_slow_way_does(da
         b"{}",
     ],
 )
-def test_what_is_no_json_is_refused_as_json_does(text):
+def test_invalid_json_is_refused_as_json_loads_does(text):
     """Cut off, with something behind it, empty."""
     assert outcome(decode_message, text) == outcome(read_slowly, text)
     whole = dump(message_to_json(CustomMessage("note", "hi", timestamp=3)))
@@ -171,7 +171,7 @@ def test_the_usual_messages_take_the_fast_way():
     slow.assert_not_called()
 
 
-def test_what_is_read_is_frozen_and_like_any_other():
+def test_a_message_that_is_read_is_frozen():
     """It can be copied and pickled, and is not open to be changed."""
     message = decode_message(dump(message_to_json(message_from_json(PI[2]))))
     assert copy.deepcopy(message) == message

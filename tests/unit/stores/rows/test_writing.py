@@ -231,7 +231,7 @@ USUAL = [
 
 
 @pytest.mark.parametrize("message", USUAL)
-def test_what_is_usual_is_not_written_twice(message, monkeypatch):
+def test_usual_messages_take_the_fast_way(message, monkeypatch):
     """It does not take the general way, or all of this would be for nothing."""
     wanted = generally(message)
     monkeypatch.setattr(writing, "dump", None)

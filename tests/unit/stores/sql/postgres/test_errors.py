@@ -12,7 +12,7 @@ FULL_DISK = (
 )
 
 
-def test_a_server_that_lets_nobody_in_because_its_disk_is_full_says_so():
+def test_a_server_with_a_full_disk_raises_storage_full():
     """It is there and can be reached: what helps is space."""
     trouble = no_connection(psycopg.OperationalError(FULL_DISK))
     assert isinstance(translate(trouble, "here"), StorageFull)

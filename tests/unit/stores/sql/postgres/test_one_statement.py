@@ -94,7 +94,7 @@ def test_a_folded_operation_writes_what_its_steps_write(work, mark, row):
     assert answer_of(work, [(*row, "mark")]) == told
 
 
-def test_what_two_operations_share_is_not_changed_by_either():
+def test_folded_operations_do_not_change_shared_rows():
     """The row before it is known is made once for all of them."""
     texts = [fold(work).query for work in OPERATIONS.values() for _ in range(2)]
     assert texts[0::2] == texts[1::2]
