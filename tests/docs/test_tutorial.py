@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "tutorial.md"
+MODEL = "from looopy.testing import ScriptedProvider, text, tool_call\n"
 FIRST = 'ScriptedProvider([tool_call("charge", amount=90), tool_call("book", room=7)])'
 SECOND = 'ScriptedProvider([text("Paid and booked.")])'
 
@@ -21,7 +22,7 @@ def _program(folder, model, pause):
         assert code.count(old) == 1, f"{old} is not in trip.py once"
         code = code.replace(old, new)
     path = folder / "trip.py"
-    path.write_text(f"from looopy.testing import *\n{code}", encoding="utf-8")
+    path.write_text(f"{MODEL}{code}", encoding="utf-8")
     return [sys.executable, "-W", "error", str(path)]
 
 
