@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import shutil
 import subprocess
 import sys
-from functools import partial
-from pathlib import Path
 
-import alembic.config
 import pytest
 from tests.migrations import databases
+from tests.migrations.commands import ROOT, run_alembic
 from tests.postgres import as_driver
 from tests.shares import PSYCOPG
 
 from looopy.stores.sql import migrate
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(params=["sqlite", "asyncpg", PSYCOPG])
@@ -29,28 +23,9 @@ def url(request, tmp_path):
     return as_driver(request.getfixturevalue("fresh_postgres"), request.param)
 
 
-def _run(*words, cwd=ROOT):
-    """Its status and all that it printed, here: most of a process would be loading alembic."""
-    said, status = io.TextIOWrapper(io.BytesIO(), encoding="utf-8"), 0
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        contextlib.chdir(cwd),
-        contextlib.redirect_stdout(said),
-        contextlib.redirect_stderr(said),
-    ):
-        # Where it prints is a default of its class, and so chosen when it was imported.
-        patch.setattr(alembic.config, "Config", partial(alembic.config.Config, stdout=said))
-        try:
-            alembic.config.main(words, prog="alembic")
-        except SystemExit as left:
-            status = left.code or 0
-    said.seek(0)
-    return status, said.read()
-
-
 def _alembic(url, *words):
     """What it printed; it succeeded."""
-    code, said = _run("-x", f"url={url}", *words)
+    code, said = run_alembic("-x", f"url={url}", *words)
     assert code == 0, said
     return said
 
@@ -98,32 +73,32 @@ def test_the_program_prints_and_fails_as_it_does_in_this_process(tmp_path):
     for words in (["-x", f"url={place}", "upgrade", "head"], ["check"]):
         command = [sys.executable, "-m", "alembic", *words]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-        status, said = _run(*words)
+        status, said = run_alembic(*words)
         assert (done.stdout + done.stderr, done.returncode) == (said, status % 256)
     assert migrate.check(place) == (migrate.HEAD, migrate.HEAD)
 
 
 def test_commands_about_scripts_need_no_url():
     """The scripts themselves are shown from anywhere in the repository."""
-    assert _run("heads") == (0, f"{migrate.HEAD} (head)\n")
-    assert _run("branches")[0] == 0
-    code, said = _run("history")
+    assert run_alembic("heads") == (0, f"{migrate.HEAD} (head)\n")
+    assert run_alembic("branches")[0] == 0
+    code, said = run_alembic("history")
     assert (code, f"<base> -> {migrate.HEAD}" in said) == (0, True), said
-    code, said = _run("show", "head")
+    code, said = run_alembic("show", "head")
     assert (code, f"Rev: {migrate.HEAD} (head)" in said) == (0, True), said
 
 
 @pytest.mark.parametrize("command", [["upgrade", "head"], ["current"], ["check"]])
 def test_a_command_without_a_database_says_how_to_name_one(command):
     """One line, and nothing of Python."""
-    code, said = _run(*command)
+    code, said = run_alembic(*command)
     assert (code != 0, "name the database: alembic -x url=" in said) == (True, True), said
 
 
 @pytest.mark.parametrize("named", ["mysql://host/database", "postgresql://nobody@127.0.0.1:1/x"])
 def test_an_unusable_database_is_one_line_of_error(named):
     """The sentence of our error, and nothing of Python."""
-    code, said = _run("-x", f"url={named}", "upgrade", "head")
+    code, said = run_alembic("-x", f"url={named}", "upgrade", "head")
     assert (code != 0, "FAILED: " in said) == (True, True), said
 
 
@@ -133,7 +108,7 @@ def test_the_database_can_be_named_in_the_file(tmp_path):
     text = (ROOT / "alembic.ini").read_text(encoding="utf-8")
     place = f"sqlite:///{tmp_path / 'chat.db'}"
     (tmp_path / "alembic.ini").write_text(f"{text}sqlalchemy.url = {place}\n", encoding="utf-8")
-    assert _run("upgrade", "head", cwd=tmp_path)[0] == 0
+    assert run_alembic("upgrade", "head", cwd=tmp_path)[0] == 0
     assert migrate.check(place) == (migrate.HEAD, migrate.HEAD)
 
 
@@ -148,6 +123,6 @@ def test_a_database_of_a_clone_is_refused(url, words):
     """With the way out that looopy's own command names."""
     migrate.upgrade(url)
     databases.change(url, "UPDATE looopy_version SET version_num = '0011'")
-    code, said = _run("-x", f"url={url}", *words)
+    code, said = run_alembic("-x", f"url={url}", *words)
     assert (code != 0, "looopy contexts export" in said) == (True, True), said
     assert databases.dump(url)["looopy_version"] == [{"version_num": "0011"}]

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from tests.migrations import databases
+from tests.migrations.commands import run_alembic
 
 from looopy.errors import SchemaOutOfDate
 from looopy.stores import open_stores
 from looopy.stores.sql import migrate
 from looopy.testing.contracts.turns import CONTEXT, a_turn
-
-ROOT = Path(__file__).parents[2]
 
 # Names and revisions that ours had once, which others have as well.
 _THEIRS = (
@@ -88,6 +84,7 @@ with engine.connect() as connection:
     )
     with context.begin_transaction():
         context.run_migrations()
+engine.dispose()
 """
 
 
@@ -107,16 +104,14 @@ def test_the_applications_alembic_does_not_see_ours(shared, tmp_path):
     ini.write_text(
         f"[alembic]\nscript_location = {folder}\nsqlalchemy.url = {named}\n", encoding="utf-8"
     )
-    command = [sys.executable, "-m", "alembic", "-c", str(ini)]
     for words, wanted in ((["upgrade", "head"], ""), (["check"], "No new upgrade operations")):
-        done = subprocess.run([*command, *words], capture_output=True, text=True, check=False)
-        assert (done.returncode, wanted in done.stdout + done.stderr) == (0, True), done.stderr
+        status, said = run_alembic("-c", str(ini), *words)
+        assert (status, wanted in said) == (0, True), said
     assert migrate.check(shared) == (migrate.HEAD, migrate.HEAD)
 
 
 def test_our_check_does_not_see_theirs(shared):
     """`alembic check` from our repository is about our tables."""
     migrate.upgrade(shared)
-    command = [sys.executable, "-m", "alembic", "-x", f"url={shared}", "check"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert "No new upgrade operations detected" in done.stdout + done.stderr, done.stderr
+    _, said = run_alembic("-x", f"url={shared}", "check")
+    assert "No new upgrade operations detected" in said
