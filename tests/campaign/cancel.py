@@ -86,7 +86,7 @@ class Life:
 
     async def _await_turn(self) -> None:
         self._stream = self.agent.execute_turn(self.scene.said)
-        [self._turn] = self.agent._turns._tasks
+        [self._turn] = self.agent._core.turns._tasks
         try:
             self.result = await self._stream
         except LooopyError as error:

@@ -348,9 +348,9 @@ async def _tear_down(world: World) -> None:
 
 async def _not_ahead(world: World, agent: Agent | None) -> None:
     """What the agent knows of its context is in the stores."""
-    if agent is None or agent._known is None or agent._known.record is None:
+    if agent is None or agent._core.known is None or agent._core.known.record is None:
         return
-    known, record = agent._known, agent._known.record
+    known, record = agent._core.known, agent._core.known.record
     found = await world.stores.state.load("ada")
     if not agent.auto_save:  # what it keeps in memory is ahead on purpose
         assert known.saved_epoch <= (found.epoch if found else 0)

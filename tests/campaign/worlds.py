@@ -345,7 +345,7 @@ class World:
             sent.extend(request.messages)
             return text("still here")
 
-        asked._resources.provider = ScriptedProvider(reply)
+        asked._core.resources.provider = ScriptedProvider(reply)
         await asked.start()
         result = await asked.execute_turn("and now?")
         assert result.text == "still here", f"{result.outcome}: {result.error}"

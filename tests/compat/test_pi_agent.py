@@ -457,7 +457,7 @@ async def test_a_store_that_is_lost_ends_the_run_all_the_same(make, monkeypatch)
     """With an empty answer that says so; nothing stays on."""
     agent = make([(text("I look."), tool_call("greet", name="x"))], tools=[greet])
     await agent.load()
-    stores = agent.looopy._resources.stores
+    stores = agent.looopy._core.resources.stores
 
     async def lost(commit):
         raise StoreUnavailable("the disk is gone")

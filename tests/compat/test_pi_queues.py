@@ -62,7 +62,7 @@ async def test_what_was_queued_last_outlives_the_agent(make, monkeypatch):
     second = make()
     await second.load()
     assert await second.looopy.has_queued_messages()
-    _, entries = await second.looopy._resources.stores.journal.inbox("ada")
+    _, entries = await second.looopy._core.resources.stores.journal.inbox("ada")
     assert [entry.message.text for entry in entries] == ["later", "now"]
 
 

@@ -37,7 +37,7 @@ MUTANTS = [
     mutant(
         "host-cuts-a-turn-as-cancelled",
         "a turn that the end of a process cuts can never be continued",
-        "looopy.agent.hosted:break_off",
+        "looopy.agent.hosted:HostPort.break_off",
         "turns.leave()",
         "pass",
         f"{_HOST}::test_a_turn_that_is_cut_is_interrupted_and_can_be_continued",
@@ -46,7 +46,7 @@ MUTANTS = [
         "host-evicts-an-agent-at-work",
         "a place is taken from an agent that runs a turn",
         "looopy.server.host:_Kept.idle",
-        "return unused and self.agent is not None and not is_at_work(self.agent)",
+        "return unused and self.agent is not None and not port_of(self.agent).at_work",
         "return unused",
         f"{_HOST}::test_the_least_recently_used_idle_agent_gives_its_place",
     ),

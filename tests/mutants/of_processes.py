@@ -252,9 +252,9 @@ MUTANTS = [
     mutant(
         "head-at-the-first-look",
         "a client that follows from now on misses the turn it asked for",
-        "looopy.agent.agent:Agent._follow",
-        "behind = known.head()",
-        "behind = None",
+        "looopy.agent.core:Core.follow",
+        "start = known.head()",
+        "start = None",
         "tests/agent/sharing/test_sharing.py::test_events_begin_where_they_are_asked_to",
     ),
     mutant(

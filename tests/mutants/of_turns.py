@@ -20,28 +20,28 @@ MUTANTS = [
     mutant(
         "saved-by-two-at-once",
         "a turn that two save at the same time is lost",
-        "looopy.agent.agent:Agent.save_state",
-        'async with self._saving.held(): known = self._require("save_state")',
+        "looopy.agent.history:History.save",
+        'async with core.saving.held(): known = core.require("save_state")',
         "if True:\n"
-        '    known = self._require("save_state")',
+        '    known = core.require("save_state")',
         "tests/agent/turns/test_buffered.py::"
         "test_whoever_saves_beside_another_waits_for_it[memory-shutdown]",
     ),
     mutant(
         "open-while-views-end",
         "a turn runs on after the agent was shut down",
-        "looopy.agent.agent:Agent.shutdown",
-        "await self._turns.detach()",
-        "self._lifecycle.leaving = None\n"
-        "await self._turns.detach()",
+        "looopy.agent.lifetime:Lifetime.shutdown",
+        "await core.turns.detach()",
+        "core.lifecycle.leaving = None\n"
+        "await core.turns.detach()",
         f"{_WITHIN}::test_no_turn_slips_in_while_a_shutdown_ends_views[memory]",
     ),
     mutant(
         "waits-for-itself",
         "a tool that shuts its agent down hangs, and the turn with it",
-        "looopy.agent.agent:Agent._check_outside",
-        "turn = self._turns.around()",
-        "turn = None if self._turns.running else self._turns.around()",
+        "looopy.agent.core:Core.refuse_inside",
+        "turn = self.turns.around()",
+        "turn = None if self.turns.running else self.turns.around()",
         f"{_WITHIN}::test_a_tool_cannot_wait_for_the_end_of_its_own_turn[pause-direct]",
     ),
     mutant(

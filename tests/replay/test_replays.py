@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from looopy import Agent, AuthContext, Budget, Plugin, ToolContext, tool
-from looopy.agent.hosted import break_off, making_of
+from looopy.agent.hosted import port_of
 from looopy.errors import ConfigurationError, ContextNotFound, LLMError, OutputInvalid, ValueRefused
 from looopy.llm.render import CANCELLED, NOT_STARTED, OUTCOME_UNKNOWN
 from looopy.replay import Recording, read_recording, replay, run_beside, scrub
@@ -349,7 +349,7 @@ async def test_a_turn_whose_process_died_is_replayed_up_to_there(stores):
     await agent.start()
     async for event in agent.execute_turn("hang"):
         if event.type == "tool_execution_start":
-            assert await break_off(agent)
+            assert await port_of(agent).break_off()
             break
     await agent.shutdown(cancel=True)
 
@@ -367,7 +367,7 @@ async def test_a_call_that_died_is_replayed_although_its_tool_is_gone(stores):
     await agent.start()
     async for event in agent.execute_turn("move"):
         if event.type == "tool_execution_start":
-            assert await break_off(agent)
+            assert await port_of(agent).break_off()
             break
     await agent.shutdown(cancel=True)
     async with agent_of(stores) as agent:
@@ -655,7 +655,7 @@ async def test_a_refused_answer_is_refused_again(stores, as_json):
 
     def made(*replies: Any) -> Agent:
         agent = agent_of(stores, *replies, config=config)
-        making_of(agent).model.structured_output = as_json
+        port_of(agent).making.model.structured_output = as_json
         return agent
 
     async with made(text("three"), answer, text("4"), text("four")) as agent:
@@ -671,7 +671,7 @@ async def test_a_refused_answer_is_refused_again(stores, as_json):
 async def test_a_typed_answer_may_have_come_as_json(stores):
     """From a provider with output schemas, which the recording does not name."""
     agent = agent_of(stores, text("three"), text('{"answer": 3}'))
-    making_of(agent).model.structured_output = True
+    port_of(agent).making.model.structured_output = True
     async with agent:
         assert (await agent.execute_turn("How many?", output_type=int)).output == 3
     (one,) = await recordings(stores)

@@ -166,7 +166,7 @@ async def test_a_reader_that_does_not_read_is_disconnected(size):
         body = b'{"message":"Hi."}'
         post = b"POST /contexts/c/turns HTTP/1.1\r\n%sContent-Type: application/json\r\n" % HEAD
         assert await asked(address, post + b"Content-Length: %d\r\n\r\n" % len(body) + body) == 202
-        await until(lambda: not host._kept["default", "c"].agent._turns)
+        await until(lambda: not host._kept["default", "c"].agent._core.turns)
         sock = socket.socket()
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
         sock.setblocking(False)  # noqa: FBT003 - it takes no name

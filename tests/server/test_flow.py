@@ -180,7 +180,7 @@ async def test_an_abandoned_response_is_no_error_in_the_log(caplog):
         body = b'{"message":"Hi."}'
         head = b"POST /contexts/c/turns HTTP/1.1\r\n" + HEAD + JSON
         assert await asked(address, head + b"Content-Length: 17\r\n\r\n" + body) == 202
-        await until(lambda: not host._kept["default", "c"].agent._turns)
+        await until(lambda: not host._kept["default", "c"].agent._core.turns)
         for path in (b"/contexts/c/messages", b"/contexts/c/events?after=0"):
             sock = await unread(address, path)
             await until(lambda: len(connections._open) == 1)

@@ -11,7 +11,7 @@ from collections import Counter
 import pytest
 
 from looopy import Agent, AuthContext, open_stores, tool
-from looopy.agent.hosted import is_at_work
+from looopy.agent.hosted import port_of
 from looopy.errors import (
     AgentBusy,
     AgentStateError,
@@ -52,9 +52,7 @@ class Maker:
         self.made.append(context_id)
         await asyncio.sleep(0)
         provider = ScriptedProvider(list(self.script))
-        return Agent(
-            context_id, llm_provider=provider, stores=stores, tools=[wait], **self.options
-        )
+        return Agent(context_id, llm_provider=provider, stores=stores, tools=[wait], **self.options)
 
 
 @pytest.fixture
@@ -189,7 +187,7 @@ async def test_an_idle_time_begins_when_a_long_turn_ends(stores):
         host._sweep()
         maker.go.set()
         assert (await turn).outcome == "completed"
-        await until(lambda: not is_at_work(kept.agent))
+        await until(lambda: not port_of(kept.agent).at_work)
         host._sweep()
         assert kept.closing is None
 

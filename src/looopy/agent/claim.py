@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 from looopy._failpoints import reach
 from looopy.agent.buffer import BufferedTurn
-from looopy.agent.decisions import who_was_first
 from looopy.agent.plan import Plan, drop_plan, plan_turn
 from looopy.agent.request import TurnRequest, TurnSetup
 from looopy.agent.wait_queue import QueuePlace
@@ -225,6 +224,8 @@ class Claiming:
             except StoreConflict:
                 known.stale = True
             except (CannotContinue, InputNotFound) as error:
+                from looopy.agent.decisions import who_was_first  # few turns come too late
+
                 if fresh:
                     first = await who_was_first(known.stores.journal, known.context_id, error)
                     if first is None:

@@ -5,7 +5,7 @@ The input of one turn: the `TurnRequest` of a caller, checked before anything is
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
@@ -27,6 +27,7 @@ from looopy.types.constructors import quick
 from looopy.types.context import AuthContext, SystemPrompt, as_part
 from looopy.types.message import UserMessage
 from looopy.types.message_json import message_to_json
+from looopy.types.result import TurnResult
 from looopy.types.state import PendingRequest
 from looopy.types.storable import check
 
@@ -43,6 +44,8 @@ class TurnSetup:
         auto_compact: Summarise a history that the model would not see whole.
         buffer: Takes the turn instead of the store (`auto_save=False`).
         ended: Called when the turn is over, before its last event is shown.
+        watch: Shows the accepted turn of a number, to its end, to the viewers of the turn that
+            repeats its request.
         owner_only: Refuse a turn of an actor who does not own the context.
     """
 
@@ -56,6 +59,7 @@ class TurnSetup:
     buffer: list[BufferedTurn] | None
     subscribers: Subscribers
     ended: Callable[[], object]
+    watch: Callable[[int, Any], Awaitable[TurnResult]]
     owner_only: bool = False
 
 

@@ -2,7 +2,7 @@
 The turns of one agent in this process: in order of arrival, each in a task of its own.
 
 The first one runs, the others wait for it. A request with the key of an accepted turn leaves the
-line at once and becomes a view of that turn. Views end with their turn, or with the agent.
+queue at once and becomes a view of that turn. Views end with their turn, or with the agent.
 """
 
 from __future__ import annotations
@@ -10,22 +10,19 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, TypeAlias
+from typing import Any
 
 from looopy.agent.claim import AlreadyAccepted, Claiming
 from looopy.agent.running import RunningTurn
 from looopy.errors import AgentStateError, LooopyError, TurnIncomplete
-from looopy.types.result import TurnResult
 from looopy.types.state import Outcome
 
 _logger = logging.getLogger("looopy")
 # The tasks of the turns around a tool call: its own agent's turn, and those it works for.
 _around: ContextVar[tuple[asyncio.Task[Any], ...]] = ContextVar("looopy_around", default=())
-Watch: TypeAlias = Callable[[int, RunningTurn], Awaitable[TurnResult]]
-"""Shows the turn of a number, to its end, to the viewers of the request."""
 
 
 class Turns:
@@ -35,13 +32,11 @@ class Turns:
     Args:
         name: The agent's name, for the log.
         idle: Called when the last one has ended.
-        watch: Shows an accepted turn to a request with its key.
     """
 
-    def __init__(self, name: str, *, idle: Callable[[], object], watch: Watch) -> None:
+    def __init__(self, name: str, *, idle: Callable[[], object]) -> None:
         self._name = name
         self._idle = idle
-        self._watch = watch
         self._queue: list[RunningTurn] = []
         self._tasks: dict[asyncio.Task[None], RunningTurn | None] = {}  # `None`: other work
         self._views: dict[asyncio.Task[None], RunningTurn] = {}
@@ -153,7 +148,7 @@ class Turns:
                 result = await turn.run(before)
             except AlreadyAccepted as found:
                 self._become_view(turn)
-                result = await self._watch(found.turn, turn)
+                result = await turn.setup.watch(found.turn, turn)
         except Exception as exc:
             if not isinstance(exc, LooopyError):
                 _logger.exception("a turn of %s failed unexpectedly", self._name)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
 
 from looopy.agent.agent import Agent
-from looopy.agent.hosted import Making, making_of
+from looopy.agent.hosted import Making, port_of
 from looopy.auth.redaction import Redactor
 from looopy.errors import ConfigurationError, LooopyError, ValueRefused
 from looopy.history.open_calls import unanswered
@@ -103,7 +103,7 @@ async def replay(
             " end",
             path="/turn",
         )
-    making = None if agent is None else making_of(agent)
+    making = None if agent is None else port_of(agent).making
     return await replay_made(recording, making, output_type, ignore)
 
 

@@ -17,7 +17,7 @@ from contextlib import aclosing
 from dataclasses import replace
 
 from looopy.agent.agent import Agent
-from looopy.agent.hosted import events_besides
+from looopy.agent.hosted import port_of
 from looopy.errors import ContextNotFound, LooopyError
 from looopy.stores.bundle import Stores
 from looopy.stores.pages import Portion, messages_in
@@ -276,7 +276,7 @@ class Feed:
         for reader in self._readers:
             self._admit(reader)
         self._flush()
-        async for event in events_besides(self._agent, lambda: self._cursor):
+        async for event in port_of(self._agent).events_besides(lambda: self._cursor):
             if event.seq is not None and event.seq > self._cursor:
                 self._emit(event)
                 self._flush()

@@ -28,13 +28,7 @@ from typing import Any, Self, TypeAlias
 
 from looopy.agent.agent import Agent
 from looopy.agent.claim import may_begin
-from looopy.agent.hosted import (
-    break_off,
-    decide_as,
-    is_at_work,
-    keep_to_owner,
-    take_no_turns,
-)
+from looopy.agent.hosted import port_of
 from looopy.agent.request import check_at_least_one
 from looopy.errors import (
     ConfigurationError,
@@ -89,7 +83,7 @@ class _Kept:
     def idle(self) -> bool:
         """True if it may be shut down now."""
         unused = not self.users and self.closing is None and self.agent is not None
-        return unused and self.agent is not None and not is_at_work(self.agent)
+        return unused and self.agent is not None and not port_of(self.agent).at_work
 
 
 class AgentHost:
@@ -337,7 +331,7 @@ class AgentHost:
                 raise
         admitted = contextlib.nullcontext() if admission is None else admission
         async with admitted, self._started(context_id, stores) as agent:
-            return await decide_as(agent, answers, auth, judged, metadata)
+            return await port_of(agent).decide(answers, auth, judged, metadata)
 
     async def may_decide(
         self, context_id: str, request_ids: Iterable[str], auth: AuthContext | None
@@ -440,7 +434,7 @@ class AgentHost:
         kept = self._kept[key]
         kept.agent, kept.feed = agent, Feed(agent, stores)
         if self._closed:
-            take_no_turns(agent, _ENDS)
+            port_of(agent).take_no_turns(_ENDS)
         return agent
 
     async def _start(self, context_id: str, stores: Stores) -> Agent:
@@ -466,7 +460,7 @@ class AgentHost:
             raise _unusable(context_id, "was used before: return a new one that is not started")
         if not agent.auto_save:
             raise _unusable(context_id, "has auto_save=False: a host needs turns that are stored")
-        keep_to_owner(agent)
+        port_of(agent).keep_to_owner()
         return agent
 
     async def sample(self, context_id: str, auth: AuthContext | None = None) -> Agent:
@@ -558,7 +552,7 @@ class AgentHost:
         self._sweeper = None
         now = asyncio.get_running_loop().time()
         for kept in list(self._kept.values()):
-            if kept.agent is not None and is_at_work(kept.agent):
+            if kept.agent is not None and port_of(kept.agent).at_work:
                 kept.used_at = now
             elif kept.idle and now - kept.used_at >= self.idle_s:
                 self._close(kept)
@@ -575,7 +569,7 @@ class AgentHost:
         """Raise `HostClosed` if the host drains, unless a turn of this agent runs."""
         kept = self._kept.get(key)
         agent = None if kept is None or kept.closing is not None else kept.agent
-        if agent is None or not is_at_work(agent):
+        if agent is None or not port_of(agent).at_work:
             self.check_open()
 
     async def drain(self, within_s: float | None = None, *, cut_s: float = _CUT_S) -> int:
@@ -605,7 +599,7 @@ class AgentHost:
         all_kept = list(self._kept.values())
         for kept in all_kept:
             if kept.agent is not None:
-                take_no_turns(kept.agent, _ENDS)
+                port_of(kept.agent).take_no_turns(_ENDS)
         return sum(await asyncio.gather(*(self._drain(one, limit, cut_s) for one in all_kept)))
 
     async def aclose(self) -> None:
@@ -634,7 +628,7 @@ class AgentHost:
     async def _cut(self, agent: Agent, context_id: str, last: float) -> bool:
         try:
             async with asyncio.timeout_at(last):
-                return await break_off(agent)
+                return await port_of(agent).break_off()
         except (TimeoutError, LooopyError) as error:
             _logger.warning(
                 "a turn of context %s was cut, and its end could not be stored yet: %s",

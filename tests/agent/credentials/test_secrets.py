@@ -99,7 +99,7 @@ async def test_the_model_and_the_caller_read_that_something_was_taken_out(make_a
     )
     result = await agent.execute_turn("go", AUTH)
     assert result.messages[2].text == "401 for /v1?token=[redacted]: try later"
-    assert agent._resources.provider.requests[1].messages[-1].text == result.messages[2].text
+    assert agent._core.resources.provider.requests[1].messages[-1].text == result.messages[2].text
     assert await agent.get_messages() == list(result.messages)
 
 

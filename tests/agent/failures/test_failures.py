@@ -56,7 +56,7 @@ async def assert_failed(agent, stores, events, result, stop, error):
     assert str(agent.state.error) == str(result.error)
     assert_valid(await agent.get_messages())
     await assert_whole(stores)
-    agent._resources.provider = ScriptedProvider([text("better")])
+    agent._core.resources.provider = ScriptedProvider([text("better")])
     again = await agent.execute_turn("and now?")
     assert (again.outcome, again.text, again.error) == (Outcome.COMPLETED, "better", None)
     assert agent.state.status is AgentStatus.READY
@@ -236,7 +236,7 @@ async def test_the_last_iteration_runs_its_tools(make_agent, stores):
     assert result.error is None
     assert agent.state.status is AgentStatus.READY
     await assert_whole(stores)
-    agent._resources.provider = ScriptedProvider([text("done")])
+    agent._core.resources.provider = ScriptedProvider([text("done")])
     assert (await agent.execute_turn(None)).text == "done"
     await assert_whole(stores)
 
@@ -343,7 +343,7 @@ async def test_a_budget_ends_the_turn_before_the_next_call(make_agent, stores):
         loop_config=config(budget=Budget(tokens=5)),
     )
     events, result = await run(agent)
-    assert len(agent._resources.provider.requests) == 1
+    assert len(agent._core.resources.provider.requests) == 1
     assert [m.text for m in result.messages if isinstance(m, ToolResultMessage)] == ["3"]
     assert result.error.limit == "budget"
     await assert_failed(agent, stores, events, result, StopReason.BUDGET, LimitExceeded)
@@ -385,7 +385,7 @@ async def test_an_answer_cut_by_length_completes_as_length(make_agent, memory_st
         (StopReason.TOOL_USE, StopReason.STOP, Outcome.COMPLETED),
         (StopReason.SENSITIVE, StopReason.CONTENT_FILTER, Outcome.FAILED),
     ):
-        agent._resources.provider.reason = reason
+        agent._core.resources.provider.reason = reason
         result = await agent.execute_turn("go")
         assert (result.stop_reason, result.outcome) == (stop, outcome)
         assert (result.error is None) == (outcome is Outcome.COMPLETED)
@@ -417,7 +417,7 @@ async def test_a_system_prompt_that_fails_fails_the_turn(make_agent, stores):
 
     agent = await make_agent([text("never")], stores=stores, system_prompt=bad)
     events, result = await run(agent)
-    agent._system_prompt = ""
+    agent._core.system_prompt = ""
     await assert_failed(agent, stores, events, result, StopReason.ERROR, ConfigurationError)
 
 
@@ -444,7 +444,7 @@ async def test_a_step_that_cannot_be_stored_fails_the_turn_in_order(make_agent, 
         assert result.outcome is Outcome.FAILED
         assert result.error is error
     spy.hook = None
-    agent._resources.provider = ScriptedProvider([text("better")])
+    agent._core.resources.provider = ScriptedProvider([text("better")])
     assert (await agent.execute_turn("and now?")).text == "better"
     await assert_whole(stores)
 
@@ -468,7 +468,7 @@ async def test_a_store_that_goes_away_ends_the_stream_with_its_error(make_agent,
         await stream
     assert types(events)[-1] != "turn_end"
     spy.hook = None
-    agent._resources.provider = ScriptedProvider([text("better")])
+    agent._core.resources.provider = ScriptedProvider([text("better")])
     result = await agent.execute_turn("and now?")
     assert (result.turn, result.text) == (2, "better")
     [first, _] = await stores.journal.turns("ada")

@@ -348,7 +348,7 @@ async def test_a_summary_far_behind_the_window_is_found(stores, make_agent):
     assert "sum" in head
     assert rest[-1] == "z?"
     assert len(rest) <= 12
-    assert len(late._known.history) < 300
+    assert len(late._core.known.history) < 300
 
 
 async def test_a_summary_outlives_what_is_let_go(memory_stores, make_agent):
@@ -359,7 +359,7 @@ async def test_a_summary_outlives_what_is_let_go(memory_stores, make_agent):
     await talk(agent, "a?", "b?")
     await agent.compact()
     await talk(agent, *(f"q{i}" for i in range(560)))
-    assert len(agent._known.history) < 1100
+    assert len(agent._core.known.history) < 1100
     assert "summary" in shown(model.requests[-1])[0]
 
 
@@ -405,11 +405,11 @@ async def test_an_agent_made_anew_summarises_all_there_is(stores, make_agent, tu
     await long_talk(stores, turns)
     model = ScriptedProvider([text("in short"), text("Z")])
     agent = await make_agent(model, stores=stores, loop_config=NARROW)
-    assert len(agent._known.history) < turns
+    assert len(agent._core.known.history) < turns
     event = await agent.compact()
     assert asked_in(model.requests[0]) == list(range(turns - 1))
     assert (event.covers, event.unread) == ((1, 2 * turns - 2), 0)
-    assert len(agent._known.history) < turns  # nothing more is kept for it
+    assert len(agent._core.known.history) < turns  # nothing more is kept for it
     await talk(agent, "z?")
     assert shown(model.requests[1])[1:] == [
         f"question {turns - 1}. " + "x" * 40,
@@ -461,7 +461,7 @@ async def test_a_second_summary_reads_back_to_the_first(stores, make_agent):
     await long_talk(stores, 300)
     spy = SpyStores(stores)
     again = await make_agent(model, stores=spy.stores, loop_config=NARROW)
-    assert len(again._known.history) < 150
+    assert len(again._core.known.history) < 150
     event = await again.compact()
     assert min(o["after"] for _, o in spy.of("records") if o.get("limit", 0) > 1) == 4
     told = shown(model.requests[1])[0]
@@ -519,7 +519,7 @@ async def test_a_request_that_is_too_long_is_made_again_with_a_summary(stores, m
     assert result.usage.total_tokens >= sum(i.usage.total_tokens for i in result.iterations)
     await assert_whole(stores)
     again = await make_agent(model, stores=stores)
-    assert again._known.state.summary == 6
+    assert again._core.known.state.summary == 6
 
 
 async def test_a_turn_too_long_by_itself_is_parted(stores, make_agent):

@@ -106,7 +106,7 @@ async def test_a_history_that_was_let_go_is_cut_where_it_was(memory_stores):
     await agent.start()
     for n in range(241):  # not a multiple of the steps that the cut moves in
         await agent.execute_turn(f"Is it so, for the {n}th time?")
-    known = agent._known
+    known = agent._core.known
     options = {"provider": "p", "model": "m", "window_tokens": None}
     before = list(known.view.of(config, **options))
     length = len(known.history)

@@ -41,7 +41,7 @@ async def test_parts_come_in_their_order(make_agent, memory_stores):
     )
     await agent.execute_turn("hello")
     await agent.execute_turn("hello")
-    prompts = [request.system_prompt for request in agent._resources.provider.requests]
+    prompts = [request.system_prompt for request in agent._core.resources.provider.requests]
     assert prompts == [f"early\n\nfirst\n\nturn {n}\n\nada\n\nlate" for n in (1, 2)]
     assert [m.text for m in await agent.get_messages()] == ["hello", "hi", "hello", "ho"]
 
@@ -60,7 +60,7 @@ async def test_a_prompt_is_built_for_each_model_call(make_agent, memory_stores):
         stores=memory_stores,
     )
     await agent.execute_turn("go")
-    first, second = agent._resources.provider.requests
+    first, second = agent._core.resources.provider.requests
     assert (first.system_prompt, second.system_prompt) == ("before 0", "before 2")
     assert first.messages[-1].text == f"go\n{AFTER}after 1"
     assert second.messages[-1].text == f"{AFTER}after 3"
@@ -79,7 +79,7 @@ async def test_what_comes_after_keeps_the_request_valid(make_agent):
     )
     await agent.execute_turn("go")
     await agent.execute_turn("on")
-    requests = agent._resources.provider.requests
+    requests = agent._core.resources.provider.requests
     for request in requests:
         assert request.ephemeral
         assert_valid(request.messages)
@@ -123,7 +123,7 @@ async def test_named_parts_can_be_traced(make_agent):
         ],
     )
     await agent.execute_turn("go")
-    (request,) = agent._resources.provider.requests
+    (request,) = agent._core.resources.provider.requests
     traced = [(p.name, p.version, p.text, dict(p.metadata)) for p in request.prompts]
     assert traced == [("greeting", "2", "hello", {"team": "a"}), ("clock", None, "now", {})]
     assert "greeting" not in request.system_prompt
@@ -210,7 +210,7 @@ async def test_a_learned_skill_stays_in_the_history(make_agent, stores):
         stores=stores,
     )
     result = await agent.execute_turn("Tie a knot!")
-    request = agent._resources.provider.requests[0]
+    request = agent._core.resources.provider.requests[0]
     assert request.system_prompt.startswith("Be brief.\n\nYou have skills")
     assert "`learn_skill`" in request.system_prompt
     assert request.system_prompt.endswith(
@@ -223,8 +223,8 @@ async def test_a_learned_skill_stays_in_the_history(make_agent, stores):
     await agent.shutdown()
     later = await make_agent([text("ok")], stores=stores)
     await later.execute_turn("And again?")
-    assert learned.text in [m.text for m in later._resources.provider.requests[0].messages]
-    assert later._resources.provider.requests[0].system_prompt == ""
+    assert learned.text in [m.text for m in later._core.resources.provider.requests[0].messages]
+    assert later._core.resources.provider.requests[0].system_prompt == ""
 
 
 @pytest.mark.parametrize(
@@ -279,7 +279,7 @@ async def test_skills_may_go_by_other_words(make_agent):
     more = Skills([SONG], tool_name="learn_song", introduction=None)
     agent = await make_agent([text("ok")], tools=[Skills([TEA]), more])
     await agent.execute_turn("go")
-    request = agent._resources.provider.requests[0]
+    request = agent._core.resources.provider.requests[0]
     assert [spec.name for spec in request.tools] == ["learn_skill", "learn_song"]
     assert "song" not in request.system_prompt
     with pytest.raises(InvalidTool):
@@ -311,7 +311,7 @@ async def test_a_plugin_comes_and_goes_as_one(make_agent):
     agent = await make_agent([text("a"), text("b")], tools=[add, plugin], system_prompt="Hi.")
     await agent.execute_turn("go")
     await agent.execute_turn("go", metadata={"admin": True})
-    off, on = agent._resources.provider.requests
+    off, on = agent._core.resources.provider.requests
     assert ([t.name for t in off.tools], off.system_prompt) == (["add"], "Hi.")
     assert [t.name for t in on.tools] == ["add", "reset", "learn_skill"]
     assert on.system_prompt.startswith("Hi.\n\nTurn 2.\n\nYou have skills")
@@ -334,7 +334,7 @@ async def test_a_plugin_is_asked_for_each_model_call(make_agent):
     texts = [i.tool_results[0].text for i in result.iterations[:2]]
     assert texts[0] == "off in ada"
     assert "There is no tool named 'off'" in texts[1]
-    prompts = [request.system_prompt for request in agent._resources.provider.requests]
+    prompts = [request.system_prompt for request in agent._core.resources.provider.requests]
     assert prompts == ["On.", "", ""]
 
 
@@ -387,7 +387,7 @@ async def test_any_source_of_tools_may_bring_prompts(make_agent):
     source = Source()
     agent = await make_agent([text("a")], tools=[source])
     await agent.execute_turn("go")
-    assert agent._resources.provider.requests[0].system_prompt == "of ada"
+    assert agent._core.resources.provider.requests[0].system_prompt == "of ada"
     source.broken = True
     error = (await agent.execute_turn("go")).error
     assert isinstance(error, ConfigurationError)

@@ -77,7 +77,7 @@ async def test_far_back_messages_are_shown_again(stores, make_agent):
     agent = await make_agent(model, stores=stores, loop_config=config)
     await agent.compact()
     agent = await make_agent(model, stores=stores, loop_config=config)
-    assert len(agent._known.history) < 300
+    assert len(agent._core.known.history) < 300
     await agent.undo_compact()
     await talk(agent, "c?")
     head, *rest = shown(model.requests[2])
@@ -116,19 +116,19 @@ async def test_two_that_undo_at_once_undo_one_summary(stores, make_agent):
     await talk(agent, "a?", "b?")
     await agent.compact()
     await other.start()
-    compact = other._known.stores.journal.compact
+    compact = other._core.known.stores.journal.compact
 
     async def late(*args):
-        other._known.stores.journal.__dict__.pop("compact", None)
+        other._core.known.stores.journal.__dict__.pop("compact", None)
         await agent.undo_compact()
         return await compact(*args)
 
-    other._known.stores.journal.compact = late
+    other._core.known.stores.journal.compact = late
     try:
         with pytest.raises(StoreConflict):
             await other.undo_compact()
     finally:
-        other._known.stores.journal.__dict__.pop("compact", None)
+        other._core.known.stores.journal.__dict__.pop("compact", None)
     assert await other.undo_compact() is None
 
 
@@ -176,7 +176,7 @@ async def test_a_turn_between_two_reads_moves_no_cut(stores, make_agent):
     agent = await make_agent(model, stores=stores)
     other = await make_agent([text("C")], stores=stores)
     await talk(agent, "a?", "b?")
-    state = agent._known.stores.state
+    state = agent._core.known.stores.state
     load = state.load
 
     async def late(context_id):

@@ -109,7 +109,7 @@ async def test_what_is_cleared_at_the_commit_that_says_it_is_not_said(make_agent
     events = await collect(stream)
     assert cleared == [1]
     assert (await said(agent))[2:] == ["toolResult: through", "assistant: ok"]
-    assert "wait" not in str([m.text for m in agent._resources.provider.requests[-1].messages])
+    assert "wait" not in str([m.text for m in agent._core.resources.provider.requests[-1].messages])
     assert types(events).count("turn_end") == 1
     assert [e.message.text for e in events if e.type == "message_start"][-1] == ""
     await assert_whole(stores)

@@ -91,9 +91,9 @@ async def test_resume_reads_what_another_agent_added(make_agent, stores):
     await two.execute_turn("b")
     await one.resume()
     assert one.state.turn_count == 2
-    assert one._resources.provider.remaining == 1
+    assert one._core.resources.provider.remaining == 1
     await one.execute_turn("c")
-    requests = one._resources.provider.requests
+    requests = one._core.resources.provider.requests
     assert [m.text for m in requests[1].messages] == ["a", "1", "b", "2", "c"]
 
 
@@ -244,7 +244,7 @@ async def test_agents_share_the_connections_of_a_url(make_agent, sqlite_url):
     """One engine for each URL and loop, closed with its last user, open again for the next."""
     one = await make_agent([text("1")], stores=sqlite_url, context_id="one")
     two = await make_agent([text("2")], stores=sqlite_url, context_id="two")
-    assert one._resources.stores is two._resources.stores
+    assert one._core.resources.stores is two._core.resources.stores
     await one.shutdown()
     assert (await two.execute_turn("still open?")).text == "2"
     await two.shutdown()

@@ -143,7 +143,7 @@ async def test_a_turn_that_waits_for_another_of_its_agent_can_be_cancelled(
     """However long that one takes to come to its place in line."""
     source = Sluggish()
     agent = await make_agent([text("one")], tools=[source], stores=memory_stores, on_busy="wait")
-    agent._known.stale = True
+    agent._core.known.stale = True
     source.hangs = True
     first, second = agent.execute_turn("a"), agent.execute_turn("b")
     await source.asked.wait()
@@ -242,7 +242,7 @@ async def test_turns_of_an_agent_that_lost_their_places_do_not_wait_for_each_oth
     async def anew() -> bool:
         return [w.ticket for w in await memory_stores.state.wait_queue("ada")][-1:] > [2]
 
-    earlier, later = (turn.claiming._line for turn in b._turns._line)
+    earlier, later = (turn.claiming._queue_place for turn in b._core.turns._queue)
 
     async def placed() -> bool:
         return (earlier.ticket, later.ticket) == (1, 2) and later._kept_until > 0
@@ -272,7 +272,7 @@ async def test_a_turn_looks_again_after_an_end_that_was_refused(make_agent, memo
     hold = Hold(spy, "commit")
     stream = agent.execute_turn("a")
     await hold.asked.wait()
-    inbox = agent._turns.running._log.inbox
+    inbox = agent._core.turns.running._log.inbox
     await agent.follow_up("b")
 
     async def rang() -> bool:

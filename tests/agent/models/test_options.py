@@ -29,7 +29,7 @@ async def test_every_option_of_a_turn_reaches_its_model_calls(make_agent, memory
     """And no other turn's; a forced tool is forced once, so that the model can answer."""
     replies = [tool_call("add", a=1, b=2), text("3"), text("hello")]
     agent = await make_agent(replies, tools=[add], stores=memory_stores)
-    provider = agent._resources.provider
+    provider = agent._core.resources.provider
     assert (await agent.execute_turn("1+2?", options=ALL)).text == "3"
     assert (await agent.execute_turn("hi")).text == "hello"
     first, second, plain = provider.options
@@ -47,7 +47,7 @@ async def test_a_turn_may_change_one_option_of_the_agent(make_agent, memory_stor
     ours = ModelOptions(temperature=0.1, seed=1, headers={"a": "1"})
     config = LoopConfig(options=ours, temperature=0.9, max_tokens=5)
     agent = await make_agent([text("a"), text("b")], stores=memory_stores, loop_config=config)
-    options = agent._resources.provider.options
+    options = agent._core.resources.provider.options
     await agent.execute_turn("hi", options={"temperature": 0.0, "headers": {"b": "2"}})
     await agent.execute_turn("hi")
     found = [(o.temperature, o.seed, o.max_tokens, o.headers) for o in options]

@@ -87,16 +87,16 @@ async def test_an_answer_is_given_through_a_tool(make_agent, stores):
     result = await agent.execute_turn("Which city?", output_type=City)
     assert result.output == City(name="Oslo", inhabitants=700000)
     assert (result.outcome, result.stop_reason) == (Outcome.COMPLETED, StopReason.STOP)
-    request = agent._resources.provider.requests[0]
+    request = agent._core.resources.provider.requests[0]
     assert [tool.name for tool in request.tools] == ["add", "final_answer"]
     assert request.tools[1].parameters["properties"].keys() == {"name", "inhabitants"}
     assert request.system_prompt.startswith("Be brief.\n\n")
     assert "`final_answer`" in request.system_prompt
-    assert agent._resources.provider.options[0].output_schema is None
+    assert agent._core.resources.provider.options[0].output_schema is None
     plain = await agent.execute_turn("Hello?")
     assert (plain.text, plain.output) == ("Hi.", None)
-    assert [tool.name for tool in agent._resources.provider.requests[-1].tools] == ["add"]
-    assert agent._resources.provider.requests[-1].system_prompt == "Be brief."
+    assert [tool.name for tool in agent._core.resources.provider.requests[-1].tools] == ["add"]
+    assert agent._core.resources.provider.requests[-1].system_prompt == "Be brief."
     await assert_whole(stores)
 
 
@@ -217,11 +217,11 @@ async def test_a_wrong_answer_is_shown_to_the_model_and_given_again(make_agent, 
     assert result.output == City(name="Oslo", inhabitants=700000)
     warnings = [e.code for e in events if e.type == "warning"]
     assert warnings == ["output_invalid"] * 2
-    shown = agent._resources.provider.requests[1].messages[-1]
+    shown = agent._core.resources.provider.requests[1].messages[-1]
     assert isinstance(shown, ToolResultMessage)
     assert shown.is_error
     assert "inhabitants" in shown.text
-    asked = agent._resources.provider.requests[2].messages[-1]
+    asked = agent._core.resources.provider.requests[2].messages[-1]
     assert isinstance(asked, UserMessage)
     assert "no JSON" in asked.text
     assert "final_answer" in asked.text
@@ -398,7 +398,7 @@ async def test_a_turn_that_is_continued_is_still_asked(make_agent, stores):
     plain = await make_agent([NOT_ONE, GIVEN], stores=stores)
     result = await plain.execute_turn(None)
     assert result.output == {"name": "Oslo", "inhabitants": 700000}
-    assert [m.text for m in plain._resources.provider.requests[0].messages] == ["Which city?"]
+    assert [m.text for m in plain._core.resources.provider.requests[0].messages] == ["Which city?"]
     await plain.shutdown()
     after = await make_agent([text("Hi.")], stores=stores)
     assert (await after.execute_turn("Hello?")).output is None

@@ -395,7 +395,7 @@ async def test_an_accepted_answer_survives_its_turn(make_agent, stores):
     [request] = (await agent.execute_turn("go")).pending
     await agent.shutdown()
     await agent.start()
-    plan = plan_turn(agent._known.situation, None, {request.request_id: "Monday"})
+    plan = plan_turn(agent._core.known.situation, None, {request.request_id: "Monday"})
     record, owner = await stores.state.load("ada"), Owner.new()
     claim = a_claim(record.epoch, text=None, holder=owner.token(), state=plan.state)
     await stores.state.claim(claim)

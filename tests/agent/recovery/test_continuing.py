@@ -584,7 +584,7 @@ async def test_after_kill_the_next_start_does_not_wait(make_agent, sqlite_file, 
         "worked" if ran else OUTCOME_UNKNOWN,
         "done",
     ]
-    await assert_whole(agent._resources.stores)
+    await assert_whole(agent._core.resources.stores)
 
 
 async def test_credentials_are_nowhere_in_the_database(make_agent, sqlite_file):

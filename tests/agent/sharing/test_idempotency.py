@@ -178,7 +178,7 @@ async def test_a_request_that_loses_the_claim_to_its_twin_attaches_to_it(make_ag
             streams.append(early.execute_turn("a", idempotency_key="k"))
             await streams[0].accepted()
 
-    late._known.stale = True  # so that it has read, and looked for the key, just before
+    late._core.known.stale = True  # so that it has read, and looked for the key, just before
     spy.hook = be_first
     again = late.execute_turn("a", idempotency_key="k")
     assert await again.accepted() == 1
@@ -215,7 +215,7 @@ async def test_the_turn_of_a_process_that_died_ends_for_who_asks_again(make_agen
 async def _hash_of(make_agent, message: str) -> str:
     agent = await make_agent([text("x")], context_id="probe")
     await agent.execute_turn(message, idempotency_key="k")
-    found = await agent._resources.stores.journal.turn_of_key("probe", "k")
+    found = await agent._core.resources.stores.journal.turn_of_key("probe", "k")
     return found[1]
 
 

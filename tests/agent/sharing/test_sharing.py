@@ -211,7 +211,7 @@ async def test_an_owner_that_lost_its_lease_is_fenced(make_agent, stores):
         seen.extend(request.messages)
         return text("back")
 
-    stale._resources.provider = ScriptedProvider(reply)
+    stale._core.resources.provider = ScriptedProvider(reply)
     assert (await stale.execute_turn("c")).turn == 4
     assert [m.text for m in seen if not isinstance(m, ToolResultMessage)] == [
         "before",

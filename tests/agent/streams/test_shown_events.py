@@ -52,7 +52,7 @@ async def test_shown_events_have_a_path_and_no_number(make_agent, memory_stores)
     result = await stream
     assert (result.outcome, result.error, len(result.iterations)) == (Outcome.COMPLETED, None, 2)
     assert "not ours" not in [m.text for m in await agent.get_messages()]
-    stored = await agent._resources.stores.journal.events("ada", after=0, limit=100)
+    stored = await agent._core.resources.stores.journal.events("ada", after=0, limit=100)
     assert not [event for event in stored if event.path]
 
 
@@ -107,7 +107,7 @@ async def test_a_tool_is_offered_by_what_the_turn_is(make_agent):
     agent = await make_agent(
         [tool_call("reset"), text("no"), tool_call("reset"), text("yes")], tools=[reset]
     )
-    provider = agent._resources.provider
+    provider = agent._core.resources.provider
     refused = await agent.execute_turn("reset!")
     assert "There is no tool named 'reset'" in refused.iterations[0].tool_results[0].text
     done = await agent.execute_turn("reset!", metadata={"admin": True})

@@ -81,7 +81,7 @@ async def test_the_answer_of_an_agent_is_the_result_of_the_call(make_agent, stor
         "stop",
         1,
     )
-    assert helper._resources.model.requests[0].system_prompt == "Count."
+    assert helper._core.resources.model.requests[0].system_prompt == "Count."
     assert helper.state.status is AgentStatus.CREATED
     await assert_whole(stores)
     await assert_whole(stores, context_id)
@@ -199,7 +199,7 @@ async def test_a_call_that_is_run_again_finds_what_was_done(make_agent, stores):
     first = result_of(await agent.execute_turn("go"))
     again = await call.execute({"prompt": "How many?"}, call.context)
     assert (again.content, again.details) == ("Three.", first.details)
-    assert len(helper._resources.model.requests) == 1
+    assert len(helper._core.resources.model.requests) == 1
     assert len(await contexts(stores)) == 1
 
 
@@ -581,7 +581,7 @@ async def test_the_agent_of_an_agent_has_an_end(make_agent, memory_stores):
         repeat=True,
     )
     itself = inner(provider)
-    tools = itself._resources.tools = (itself.as_tool(max_depth=3),)
+    tools = itself._core.resources.tools = (itself.as_tool(max_depth=3),)
     agent = await make_agent([ASKS, text("ok")], tools=list(tools), stores=memory_stores)
     result = await agent.execute_turn("go")
     assert "3 deep (researcher -> researcher -> researcher -> researcher)" in result_of(result).text

@@ -125,7 +125,7 @@ async def test_results_are_stored_as_they_finish_and_shown_in_the_order_of_calls
     assert [r.text for r in result.iterations[0].tool_results] == ["a done", "b done", "c done"]
     again = await make_agent(ScriptedProvider([text("2")]), tools=stage.tools, stores=stores)
     await again.execute_turn("and now?")
-    request = again._resources.provider.requests[-1]
+    request = again._core.resources.provider.requests[-1]
     assert results(request.messages) == ["a done", "b done", "c done"]
     await assert_whole(stores)
 

@@ -94,7 +94,7 @@ async def test_calling_again_is_asked_for_a_few_times_and_is_no_failure(make_age
     assert "do not call it again" in texts[3]
     assert (texts[4], result.outcome) == ("found", Outcome.COMPLETED)
     replies = [tool_call("search", query=f"r{n}") for n in range(5)]
-    agent._resources.provider = ScriptedProvider(replies)
+    agent._core.resources.provider = ScriptedProvider(replies)
     again = await agent.execute_turn("again")  # counted anew: three are allowed, two are failures
     assert again.stop_reason is StopReason.MAX_TOOL_FAILURES
     assert len(results(again)) == 5

@@ -121,7 +121,7 @@ async def test_a_turn_that_was_never_accepted_does_not_spoil_the_buffer(make_age
     agent.execute_turn("never").cancel()
     await agent.wait_for_idle()
     agent.execute_turn("nor this")
-    for task in agent._turns._tasks:
+    for task in agent._core.turns._tasks:
         task.cancel()
     await agent.wait_for_idle()
     await agent.execute_turn("b")

@@ -64,7 +64,7 @@ async def assert_goes_on(agent, stores):
         seen.extend(request.messages)
         return text("still here")
 
-    agent._resources.provider = ScriptedProvider(reply)
+    agent._core.resources.provider = ScriptedProvider(reply)
     assert (await agent.execute_turn("and now?")).text == "still here"
     assert_valid(seen)
     await assert_whole(stores)
@@ -115,7 +115,7 @@ async def test_the_model_is_shown_what_it_had_said(make_agent, stores):
     await model.spoke.wait()
     stream.cancel()
     await stream
-    provider = agent._resources.provider = ScriptedProvider([text("ok")])
+    provider = agent._core.resources.provider = ScriptedProvider([text("ok")])
     await agent.execute_turn("again")
     assert [m.text for m in provider.requests[0].messages] == ["go", "half a", "again"]
 
@@ -207,7 +207,7 @@ async def test_a_task_cancelled_during_a_commit_waits_for_its_outcome(make_agent
         [tool_call("add", a=1, b=2), text("3")], tools=[add], stores=spy.stores
     )
     stream = agent.execute_turn("go")
-    [task] = agent._turns._tasks
+    [task] = agent._core.turns._tasks
 
     async def slowly():
         task.cancel()
@@ -241,7 +241,7 @@ async def test_a_task_cancelled_while_the_driver_has_the_commit_waits_too(
 
     monkeypatch.setattr("looopy.agent.commit.settle_write", struck)
     stream = agent.execute_turn("go")
-    [task] = agent._turns._tasks
+    [task] = agent._core.turns._tasks
     result = await stream
     assert result.outcome is (Outcome.COMPLETED if step == 3 else Outcome.CANCELLED)
     monkeypatch.undo()
@@ -374,11 +374,11 @@ def test_an_event_loop_that_is_torn_down_leaves_a_closed_turn(sqlite_url):
         async with agent:
             assert agent.state.status is AgentStatus.READY
             assert agent.state.interrupted_turn is None
-            await assert_whole(agent._resources.stores)
-            [turn] = await agent._resources.stores.journal.turns("ada")
+            await assert_whole(agent._core.resources.stores)
+            [turn] = await agent._core.resources.stores.journal.turns("ada")
             assert turn.outcome is Outcome.CANCELLED
             await agent.execute_turn("again")
-            await assert_whole(agent._resources.stores)
+            await assert_whole(agent._core.resources.stores)
 
     asyncio.run(begin())
     asyncio.run(look())
@@ -419,7 +419,7 @@ def test_an_event_loop_that_stops_loses_no_result_behind_an_artifact(sqlite_file
         kept.append(asyncio.create_task(let_go()))
         agent.execute_turn("go")
         kept.append(agent)
-        turn = agent._turns.running
+        turn = agent._core.turns.running
         while turn._log is None or not turn._log._writing._waiting:  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0)
 

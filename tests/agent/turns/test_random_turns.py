@@ -79,7 +79,7 @@ async def play(script, config):
                     auto_save=turn["auto_save"],
                 )
                 await agent.start()
-            agent._resources.provider = ScriptedProvider(turn["replies"])
+            agent._core.resources.provider = ScriptedProvider(turn["replies"])
             accepted += await one(agent, turn)
             assert_shown(agent)
             assert agent.state.turn_count == accepted
@@ -101,7 +101,7 @@ async def play(script, config):
 
 def assert_shown(agent):
     """What is kept of the last call equals what would be chosen and rendered from scratch."""
-    known, provider = agent._known, agent._resources.provider
+    known, provider = agent._core.known, agent._core.resources.provider
     reader = {"provider": provider.name, "model": provider.model}
     shown = known.view.of(agent.loop_config, **reader)
     assert shown == render(visible(known.history, agent.loop_config), **reader)
@@ -110,7 +110,7 @@ def assert_shown(agent):
 async def one(agent, turn):
     """Run one turn; 1 if it was accepted."""
     stream = agent.execute_turn(turn["said"])
-    [task] = [task for task in agent._turns._tasks if not task.done()]
+    [task] = [task for task in agent._core.turns._tasks if not task.done()]
     rounds = 0
     while not task.done():
         if rounds == turn["cancel_at"]:

@@ -161,7 +161,7 @@ async def test_a_long_life_keeps_what_the_model_sees_and_no_more(make_agent, mem
     for turn in range(560):
         shown = visible(everything[: 2 * turn + 1], config)
         assert list(provider.requests[turn].messages) == shown
-    kept = len(agent._known.history)
+    kept = len(agent._core.known.history)
     assert kept <= 4 * 256 if limits else kept == 1120
 
 

@@ -166,7 +166,7 @@ class Mirror:
 
     async def append(self, messages: Sequence[Message]) -> None:
         """Store *messages* after the existing ones."""
-        stores = self._agent._resources.stores  # noqa: SLF001 - opened by it, from a URL
+        stores = self._agent.__stores__()
         if stores is None:
             raise AgentStateError("the agent was closed in between")
         await stores.messages.append(self._agent.context_id, messages)

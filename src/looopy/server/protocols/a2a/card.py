@@ -21,7 +21,7 @@ from a2a.types import (
     StringList,
 )
 
-from looopy.agent.hosted import tools_of
+from looopy.agent.hosted import port_of
 from looopy.errors import LooopyError
 from looopy.server.host import AgentHost
 from looopy.tools.base import Tool
@@ -79,7 +79,7 @@ async def skills_of(host: AgentHost) -> list[AgentSkill] | None:
     """
     try:
         agent = await host.sample(f"card-{secrets.token_urlsafe(12)}")
-        tools = await tools_of(agent)
+        tools = await port_of(agent).listed_tools()
     except LooopyError as error:
         _logger.warning("the tools of the agent are not on its card: %s", error)
         return None

@@ -41,7 +41,7 @@ from a2a.utils.errors import (
 )
 from a2a.utils.task import apply_history_length, validate_history_length
 
-from looopy.agent.hosted import give_up
+from looopy.agent.hosted import port_of
 from looopy.errors import CannotContinue, ContextNotFound, TurnMismatch, ValueRefused
 from looopy.loop.incoming import as_user_message
 from looopy.server.app_context import AppContext
@@ -301,7 +301,7 @@ class Verbs:
         if chain.settled and not chain.over:
             async with self._host.agent(context_id, call.auth, create=False) as agent:
                 try:
-                    await give_up(agent, call.auth, chain.last.turn)
+                    await port_of(agent).give_up(call.auth, chain.last.turn)
                 except CannotContinue:
                     raise TaskNotCancelableError("the task was answered just now") from None
             chain = await self._chain(reader, first)

@@ -20,7 +20,7 @@ from typing import Any, Final, Protocol
 from acp import schema
 
 from looopy.agent.agent import Agent
-from looopy.agent.hosted import window_of
+from looopy.agent.hosted import port_of
 from looopy.errors import AgentBusy, LooopyError, StoreUnavailable
 from looopy.server.feed import Feed, SlowReader
 from looopy.server.protocols.acp.errors import failed_turn
@@ -497,7 +497,7 @@ class Session:
             )
 
     async def _send_usage(self, event: UsageReport) -> None:
-        size = window_of(self._agent)
+        size = port_of(self._agent).window_tokens
         if size is None:
             return  # the protocol wants the size of the window
         used = event.usage.input + event.usage.cache_read + event.usage.cache_write

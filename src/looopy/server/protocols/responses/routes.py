@@ -27,7 +27,7 @@ from starlette.routing import BaseRoute, Route
 
 from looopy.agent.agent import Agent
 from looopy.agent.decisions import made_before
-from looopy.agent.hosted import enabled_tools_of
+from looopy.agent.hosted import port_of
 from looopy.agent.stream import TurnStream
 from looopy.errors import (
     AlreadyAnswered,
@@ -439,7 +439,7 @@ async def _check_choice(agent: Agent, asked: Asked) -> None:
     choice = None if asked.options is None else asked.options.tool_choice
     if choice in (None, "auto", "none", "required", "any"):
         return
-    tools = await enabled_tools_of(agent)
+    tools = await port_of(agent).enabled_tools()
     if choice not in tools and not (choice == FINAL_ANSWER and asked.output_type is not None):
         known = ", ".join(sorted(tools)) or "there are none"
         text = f"tool_choice names {choice!r}, which is not a tool of this agent: {known}"

@@ -1,0 +1,86 @@
+"""The queues of a context: messages for the running turn, or for the next one, from any process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from looopy.agent.core import Core
+from looopy.agent.request import check_auth_context, input_hash
+from looopy.errors import IdempotencyConflict, TurnMismatch
+from looopy.loop.incoming import as_user_message
+from looopy.stores.bundle import Stores
+from looopy.stores.records import EntryKind
+from looopy.stores.shield import settle
+from looopy.types.context import AuthContext
+from looopy.types.message import UserMessage
+
+
+class Queues:
+    """The queued messages of one agent's context; the errors are those of `Agent.steer`."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    async def post(
+        self,
+        action: str,
+        kind: EntryKind,
+        message: str | UserMessage,
+        auth_context: AuthContext | None,
+        *,
+        expected_turn: int | None,
+        key: str | None,
+    ) -> None:
+        """Queue *message* as `Agent.steer` or `Agent.follow_up`, the *action*, does."""
+        stores = self._core.require(action, saving=True).stores
+        said = as_user_message(message, may_be_none=False)
+        actor_id = _actor_of(auth_context, stores)
+        named: dict[str, Any] = {}
+        if key is not None:
+            named = {"key": key, "input_hash": input_hash(said, {}, {})}
+        posting = stores.journal.post(
+            self._core.context_id,
+            kind,
+            said,
+            actor_id=actor_id,
+            expected_turn=expected_turn,
+            **named,
+        )
+        try:
+            number = await settle(posting)
+        except TurnMismatch:
+            used = None if key is None else await self._use_of(key, stores)
+            if used is None or used[0] != expected_turn:
+                raise
+            number = 0  # the turn that ended since had been given it
+        if key is not None and not number:
+            used = await self._use_of(key, stores)
+            if used is not None and used[1] != named["input_hash"]:
+                raise IdempotencyConflict(
+                    f"this idempotency key was used in turn {used[0]}, for another message: use"
+                    " a new key"
+                )
+
+    async def _use_of(self, key: str, stores: Stores) -> tuple[int, str] | None:
+        """The turn that took the message, or the request, named *key*, and the input's hash."""
+        return await stores.journal.turn_of_key(self._core.context_id, key)
+
+    async def withdraw(
+        self, action: str, kind: EntryKind | None, auth_context: AuthContext | None
+    ) -> int:
+        """Remove the messages of a *kind*, or of each; the number of them."""
+        stores = self._core.require(action, saving=True).stores
+        actor_id = _actor_of(auth_context, stores)
+        return await settle(stores.journal.withdraw(self._core.context_id, kind, actor_id=actor_id))
+
+    async def any_of(self, auth_context: AuthContext | None) -> bool:
+        """As `Agent.has_queued_messages`."""
+        stores = self._core.require("has_queued_messages").stores
+        actor_id = _actor_of(auth_context, stores)
+        _, entries = await stores.journal.inbox(self._core.context_id)
+        return any(entry.actor_id == actor_id for entry in entries)
+
+
+def _actor_of(auth_context: AuthContext | None, stores: Stores) -> str | None:
+    auth = check_auth_context(auth_context, stores.tenant)
+    return auth.actor_id if auth else None
