@@ -125,6 +125,15 @@ MUTANTS = [
         f"{_RUNS}::test_a_page_that_opens_as_a_turn_asks_sees_the_interrupt",
     ),
     mutant(
+        "web-cut-off-answer-fails-its-task",
+        "a caller's only way on is a new message, which drops the call that somebody has allowed",
+        "looopy.server.protocols.a2a.tasks:asks",
+        "return cut_off or turn.outcome in _WAITING",
+        "return turn.outcome in _WAITING",
+        "tests/server/test_deciding_in_protocols.py::"
+        "test_task_waits_after_the_process_of_a_decision_died",
+    ),
+    mutant(
         "web-asking-task-is-shown-cancelled",
         "a caller gives up a task that asks, because its context was read too early",
         "looopy.server.protocols.a2a.tasks:TaskReader.find",

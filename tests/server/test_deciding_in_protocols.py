@@ -1,7 +1,9 @@
 """A person decides a call of somebody else in the words of each protocol, and sees nothing more."""
 
+import asyncio
 import json
 import re
+import signal
 from contextlib import asynccontextmanager
 
 import httpx
@@ -9,7 +11,9 @@ import pytest
 from tests.server.test_deciding import ADA, TOKENS, ask, ask_all, hosting, managers
 
 from looopy import Approve, server
+from looopy._failpoints import arm
 from looopy.server import Limits, StaticTokens, create_app
+from looopy.testing.children import fork, wait
 from looopy.types.event import ApprovalDecided
 from looopy.types.state import Outcome
 
@@ -277,3 +281,50 @@ async def test_a_text_over_a2a_decides_the_one_request_that_its_sender_may_decid
         assert "2 requests wait" in (await post("boss", body)).text
         body["message"]["messageId"] = "m3"
         assert (await post("eve", body)).status_code == 404
+
+
+@pytest.mark.parametrize("decides", ["boss", "ada"])
+@pytest.mark.parametrize("to_task", [True, False])
+def test_task_waits_after_the_process_of_a_decision_died(decides, to_task, sqlite_file, tmp_path):
+    """A message to the task runs the call that was allowed; another conversation drops it."""
+    url = f"sqlite:///{sqlite_file}"
+
+    async def asking():
+        async with served(A2A, url) as (host, *_):
+            return await ask(host)
+
+    async def deciding():
+        arm("B3")
+        async with served(A2A, url) as (_, _, said, post):
+            await post(decides, said.body("c", {name: True}))
+
+    async def going_on():
+        async with served(A2A, url) as (_, office, said, post):
+            body = said.body("c", {})
+            signed = {"Authorization": f"Bearer {TOKENS['ada']}"}
+
+            async def task():
+                return (await said.client.get("/tasks/task_1_c", headers=signed)).json()
+
+            while (asked := await task())["status"]["state"] == "TASK_STATE_WORKING":
+                pass  # the lease of the dead process has not expired
+            assert asked["status"]["state"] == "TASK_STATE_INPUT_REQUIRED"
+            assert "Send a message to the task" in asked["status"]["message"]["parts"][0]["text"]
+            body["message"] |= {"messageId": "m", "parts": [{"text": "go on"}]}
+            if not to_task:
+                del body["message"]["taskId"]
+                body["message"]["contextId"] = "c"
+            made = (await post("ada", body)).json()["task"]
+            old = await task()
+            if to_task:
+                assert [actor for actor, _ in office.ran] == ["ada"]
+                assert made == old
+                assert old["status"]["state"] == "TASK_STATE_COMPLETED"
+            else:
+                assert office.ran == []
+                assert made["id"] == "task_3_c"
+                assert old["status"]["state"] == "TASK_STATE_CANCELED"
+
+    name = asyncio.run(asking())
+    assert wait(fork(lambda: asyncio.run(deciding()), tmp_path / "log")) == -signal.SIGKILL
+    asyncio.run(going_on())

@@ -4,6 +4,10 @@ Turns as tasks: a task is one turn, and each turn that answers what the one befo
 Nothing is stored for a task. Its id names the context and the first turn, so any process finds it.
 Its state is the end of its last turn. If a person sends another message instead of an answer, or
 clears the history, the question is gone, and its task is cancelled.
+
+A turn that took an answer may die before it runs the call that was answered. Its task then waits
+for a message, which continues it. If it had failed, the only way on would be a new message to the
+context, and that would drop the answered call, perhaps the decision of another person.
 """
 
 from __future__ import annotations
@@ -27,7 +31,7 @@ from looopy.types.event import ApprovalDecided, TurnError, event_to_json
 from looopy.types.message import AssistantMessage, UserMessage
 from looopy.types.state import Outcome, PendingKind, PendingRequest, pending_to_json
 
-WAITING: Final = frozenset({Outcome.INPUT_REQUIRED, Outcome.AUTH_REQUIRED})
+_WAITING: Final = frozenset({Outcome.INPUT_REQUIRED, Outcome.AUTH_REQUIRED})
 _STATES: Final = {
     Outcome.COMPLETED: TaskState.TASK_STATE_COMPLETED,
     Outcome.FAILED: TaskState.TASK_STATE_FAILED,
@@ -44,6 +48,11 @@ _PAGE: Final = 50
 _LAST_EVENTS: Final = 4  # among which the reason of a failure is
 _INTERRUPTED: Final = (
     "The process of this task ended. Send a message to its context to continue the work."
+)
+_NO_CREDENTIALS: Final = "Send a message with fresh credentials to continue."
+_CUT_OFF: Final = (
+    "The process of this task ended before it acted on an answer. Send a message to the task to"
+    " continue."
 )
 _DROPPED: Final = "There was no answer: the conversation continued without it."
 
@@ -63,9 +72,15 @@ def place_of(task_id: str) -> tuple[str, int] | None:
     return (context_id, turn) if turn and task_id_of(context_id, turn) == task_id else None
 
 
+def asks(turn: TurnRecord) -> bool:
+    """True if the end of *turn* leaves its task to its caller: a question, or a lost answer."""
+    cut_off = turn.outcome is Outcome.INTERRUPTED and turn.continues is not None
+    return cut_off or turn.outcome in _WAITING
+
+
 def answers_before(turn: TurnRecord, before: TurnRecord | None) -> bool:
     """True if *turn* belongs to the task of the turn before it."""
-    return turn.continues is not None and before is not None and before.outcome in WAITING
+    return turn.continues is not None and before is not None and asks(before)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +112,9 @@ class Chain:
     @property
     def state(self) -> TaskState:
         """The state of the task."""
-        outcome = self.last.outcome
-        if outcome is None:
-            return TaskState.TASK_STATE_WORKING
-        if outcome in WAITING and not self._waits():
+        if asks(self.last) and not self._waits():
             return TaskState.TASK_STATE_CANCELED
-        return _STATES[outcome]
+        return _state_after(self.last)
 
     @property
     def settled(self) -> bool:
@@ -129,8 +141,8 @@ class Chain:
         if self.context.turn_count != self.last.turn:
             return False
         state = self.context.state
-        by_credentials = self.last.outcome is Outcome.AUTH_REQUIRED and state.resumable is not None
-        return bool(state.pending) or by_credentials or state.waits_for is not None
+        goes_on = self.last.outcome is not Outcome.INPUT_REQUIRED and state.resumable is not None
+        return bool(state.pending) or goes_on or state.waits_for is not None
 
 
 class TaskReader:
@@ -220,11 +232,11 @@ class TaskReader:
 
     async def ended(self, chain: Chain, turn: TurnRecord) -> TaskStatus:
         """The status that the end of *turn* gave its task; if it asked, only that it did."""
-        waits = turn.outcome in WAITING and (turn is not chain.last or chain.state not in WAITS)
+        waits = asks(turn) and (turn is not chain.last or chain.state not in WAITS)
         if not waits:
             until = [one for one in chain.turns if one.turn <= turn.turn]
             return await self.status(Chain(chain.context, until))
-        status = TaskStatus(state=_STATES[turn.outcome or Outcome.INPUT_REQUIRED])
+        status = TaskStatus(state=_state_after(turn))
         status.timestamp.FromDatetime(turn.ended_at or turn.started_at)
         found = await self._answer(turn)
         if found is not None:
@@ -270,12 +282,12 @@ class TaskReader:
         end = f"{last.turn}.end"
         if chain.state in WAITS:
             return self._agent(chain, end, await self._question(chain))
+        if asks(last):
+            return self._agent(chain, end, [text_part(_DROPPED)])
         if outcome is Outcome.INTERRUPTED:
             return self._agent(chain, end, [text_part(_INTERRUPTED)])
         if outcome is Outcome.FAILED:
             return self._agent(chain, end, [text_part(await self._failure(last))])
-        if outcome in WAITING:
-            return self._agent(chain, end, [text_part(_DROPPED)])
         if outcome is None:
             return None
         found = await self._answer(last)
@@ -291,7 +303,8 @@ class TaskReader:
             said += [chain.context.state.waits_for, "Send a message to continue once it is raised."]
             return [text_part("\n\n".join(said))]
         if not chain.pending:
-            said.append("Send a message with fresh credentials to continue.")
+            cut_off = chain.last.outcome is Outcome.INTERRUPTED
+            said.append(_CUT_OFF if cut_off else _NO_CREDENTIALS)
             return [text_part("\n\n".join(said))]
         said.append("\n".join(_prompt(request) for request in chain.pending))
         asked = [
@@ -404,6 +417,14 @@ class TaskReader:
         if artifact.kind is ArtifactKind.DATASET:
             loaded = {"rows": loaded, "columns": dict(artifact.columns or {})}
         return data_part(loaded)
+
+
+def _state_after(turn: TurnRecord) -> TaskState:
+    """The state that *turn* gives its task, unless what it asked is gone."""
+    if turn.outcome is None:
+        return TaskState.TASK_STATE_WORKING
+    waits = turn.outcome is Outcome.INTERRUPTED and asks(turn)
+    return TaskState.TASK_STATE_INPUT_REQUIRED if waits else _STATES[turn.outcome]
 
 
 def _answered(record: MessageRecord) -> list[Part]:

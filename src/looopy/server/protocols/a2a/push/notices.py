@@ -20,7 +20,7 @@ from looopy.server.host import AgentHost
 from looopy.server.protocols.a2a.following import Update, artifact_update
 from looopy.server.protocols.a2a.listing import settle_dead
 from looopy.server.protocols.a2a.push.configs import Config
-from looopy.server.protocols.a2a.tasks import WAITING, Chain, TaskReader
+from looopy.server.protocols.a2a.tasks import Chain, TaskReader, asks
 from looopy.stores.bundle import Stores
 from looopy.types.context import AuthContext
 from looopy.types.event import (
@@ -132,7 +132,7 @@ class Notices:
 
 def _drops(event: AgentEvent, chain: Chain) -> bool:
     """True if *event* took the unanswered question of the task away."""
-    if not chain.over or chain.last.outcome not in WAITING:
+    if not chain.over or not asks(chain.last):
         return False
     if isinstance(event, TurnStart):
         return event.turn == chain.last.turn + 1
