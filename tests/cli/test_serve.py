@@ -194,6 +194,23 @@ def test_the_end_waits_for_a_turn_or_cuts_it(tmp_path):
         assert process.wait(60) == 130
 
 
+def test_a_stream_has_the_end_of_its_turn_before_the_process_ends(tmp_path):
+    """The turn ends within the time to drain: the exit status is 0, and no frame is lost."""
+    app = APP.replace('text("Done.")', 'text("Done." * 200_000)')
+    body, accept = {"message": "Please wait."}, {"Accept": "text/event-stream"}
+    with serving(tmp_path, "--drain", "60", app=app) as (process, client):
+        with client.stream("POST", "/contexts/c/turns", json=body, headers=accept) as stream:
+            for _, name, data in frames(stream):
+                last = name, data.get("outcome")
+                if name == "tool_execution_start":
+                    process.send_signal(signal.SIGTERM)
+                    while client.get("/readyz").status_code == 200:
+                        pass  # it has not begun to drain
+                    (tmp_path / "go").touch()
+            assert last == ("turn_end", "completed")
+        assert process.wait(60) == 0
+
+
 PATHS = {
     "http": ("GET", "/contexts"),
     "page": ("GET", "/ui"),

@@ -114,4 +114,21 @@ MUTANTS = [
         "erased = await stores.contexts.erase(context_id, force=force)",
         "tests/server/test_host.py::test_an_erasure_takes_no_context_that_somebody_made_meanwhile",
     ),
+    mutant(
+        "a-left-out-protocol-is-served",
+        "a protocol that the operator switched off takes requests",
+        "looopy.cli.serve:_routes_of",
+        "for name in protocols if named is None or name in named",
+        "for name in protocols",
+        "tests/cli/test_serve.py::test_a_protocol_that_is_left_out_is_not_there",
+    ),
+    mutant(
+        "the-end-of-a-server-cuts-streams",
+        "who reads a turn that ends as its server stops never gets its last events",
+        "looopy.cli.serve:_run",
+        "while app.state.context.open_streams:",
+        "while False:",
+        "tests/cli/test_serve.py"
+        "::test_a_stream_has_the_end_of_its_turn_before_the_process_ends",
+    ),
 ]

@@ -928,6 +928,15 @@ MUTANTS = [
         "tests/contract/every_store/test_collecting.py::"
         "test_no_order_of_a_save_and_collect_loses_what_was_acknowledged",
     ),
+    mutant(
+        "a-collected-upload-is-committed",
+        "a save whose process stood still is acknowledged after `collect` has removed its bytes",
+        "looopy.stores.sql.artifacts:SQLArtifactRows.end_uploads",
+        "yield Query(s.TAKE_UPLOAD, params)",
+        "pass",
+        "tests/contract/every_store/test_collecting.py::"
+        "test_a_save_that_stops_anywhere_leaves_nothing_after_collect",
+    ),
     # --- archives ---
     mutant(
         "an-archive-is-not-compared",
@@ -968,6 +977,15 @@ MUTANTS = [
         "(now.created_at, now.cleared_seq) != (before.created_at, before.cleared_seq)",
         "now.created_at != before.created_at",
         f"{_ARCHIVES}::test_a_context_that_is_cleared_at_the_end_is_not_exported",
+    ),
+    mutant(
+        "an-import-is-read-under-the-lock",
+        "nobody else can write to a file while a long archive is checked",
+        "looopy.stores.sql.contexts.restore:_restore_steps",
+        "yield from _log_steps(key, logs.rows(number))",
+        "yield from _log_steps(key, map(_row, context.log()))",
+        "tests/contract/sqlite/test_memory_of_archives.py::"
+        "test_others_may_write_while_the_log_of_an_import_is_read",
     ),
     mutant(
         "a-restored-turn-lost-its-message",
