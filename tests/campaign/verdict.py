@@ -79,7 +79,7 @@ async def _look(
     async with open_stores(url) as stores:
         record = await stores.state.load(context_id)
         if record is None:
-            return ["it is not there"]
+            return ["it is not there"] if lines else []  # few turns may leave a context out
         events = await stores.journal.events(context_id)
         records = await stores.messages.records(context_id)
     problems = []
