@@ -9,7 +9,7 @@ import pytest
 from tests.migrations import databases
 from tests.migrations.second import SECOND, migrate_elsewhere, second_migration
 from tests.postgres import as_driver, ask
-from tests.shares import PSYCOPG
+from tests.shares import PSYCOPG, split
 
 from looopy import Agent, tool
 from looopy.errors import SchemaOutOfDate
@@ -104,6 +104,7 @@ async def test_no_write_passes_the_fence(place):
         await stores.messages.append("idle", [user("goes on")])
 
 
+@pytest.mark.parametrize("place", split(["sqlite"], ["asyncpg", "psycopg"]), indirect=True)
 async def test_a_running_turn_ends_at_the_fence_and_a_newer_process_continues_it(place, tmp_path):
     """The migration comes while a tool runs: its result is not written into the new schema."""
 
@@ -124,6 +125,7 @@ async def test_a_running_turn_ends_at_the_fence_and_a_newer_process_continues_it
         assert (await stores.state.load("ada")).open_turn is not None
 
 
+@pytest.mark.parametrize("place", split(["asyncpg"], ["sqlite", "psycopg"]), indirect=True)
 async def test_a_migration_under_load_loses_no_acknowledged_turn(place, tmp_path):
     """Conversations run while the schema changes: each ends at the fence, whole up to there."""
     model, running, migrated = ScriptedProvider(lambda _: text("hi")), asyncio.Event(), False
