@@ -100,9 +100,11 @@ async def driver(postgres, name):
 
 @pytest.fixture(scope="module")
 def own_server():
-    """A server that a test may stop."""
+    """A server that a test may stop, and its database `head`, which is to be copied."""
     server = Server()
     server.start()
+    ask(server.url("postgres"), "CREATE DATABASE head")
+    migrate.upgrade(server.url("head"))
     yield server
     server.remove()
 
@@ -112,8 +114,7 @@ def own_database(own_server):
     """A database at the head on a server that runs and may be stopped."""
     own_server.start_if_stopped()
     ask(own_server.url("postgres"), "DROP DATABASE IF EXISTS app WITH (FORCE)")
-    ask(own_server.url("postgres"), "CREATE DATABASE app")
-    migrate.upgrade(own_server.url("app"))
+    ask(own_server.url("postgres"), "CREATE DATABASE app TEMPLATE head STRATEGY FILE_COPY")
     return own_server.url("app")
 
 
