@@ -7,7 +7,7 @@ stored turn leaves the buffer at once, and an interrupted save continues where i
 
 A turn that changed an artifact is claimed only if its changes still fit. If the artifact is changed
 in the short time between the claim and the commit, the turn is half stored: the next save commits
-the rest, or `abandon` leaves it to whoever comes next.
+the rest, or `abandon` leaves it to the next process.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class BufferedTurn:
     A turn that waits to be saved: the arguments of its claim, and its durable events (empty: not
     begun).
 
-    `changes` are those of artifacts, one for each `ArtifactUpdate` among the events. `state` is the
-    state it leaves, known at its end. `claimed` is set once the claim is made; until the rest is
+    `changes` of artifacts are one for each `ArtifactUpdate` among the events. `state` is the state
+    after it, known at its end. `claimed` is set once the claim is made; until the rest is
     committed too, the turn is half stored.
     """
 
@@ -100,7 +100,7 @@ def _is_of_claim(event: AgentEvent) -> bool:
 
 
 async def abandon(known: ContextView, turns: Sequence[BufferedTurn]) -> None:
-    """Let others end at once what is half stored of *turns*, which nobody saves any more."""
+    """Let others end the half-stored one of *turns* at once; it will not be saved."""
     if turns and (claimed := turns[0].claimed) is not None:
         with contextlib.suppress(StoreError):  # else they wait until the lease is over
             await known.stores.state.release(known.context_id, claimed.epoch)
@@ -175,7 +175,7 @@ async def _moved(
     known: ContextView, changes: Sequence[ArtifactChange], updates: Sequence[ArtifactUpdate]
 ) -> str | None:
     """
-    The first artifact to which the *changes* of a turn, told by *updates*, no longer fit.
+    The first artifact to which the *changes* of a turn, reported by *updates*, no longer fit.
 
     The bytes of the others are held for the commit.
     """
@@ -188,7 +188,7 @@ async def _moved(
             newest[name] = await _newest(known, name)
         version, builds, size = newest[name] or (0, False, 0)
         if isinstance(change, ArtifactDeletion):
-            if version != update.version:  # also where somebody has saved a version since
+            if version != update.version:  # also where another writer has saved a version since
                 return name
             newest[name] = None
             continue

@@ -195,7 +195,7 @@ async def covered(
     check_after(after)
     check_limit(limit)
     if position is not None:
-        check_number(position, "/position", "pass that of a summary, or None for the newest")
+        check_number(position, "/position", "pass a summary's, or None for the newest")
     record = await known.stores.state.load(known.context_id)
     at = position
     if at is None:

@@ -59,7 +59,7 @@ def _shape(record: ContextRecord) -> tuple[object, ...]:
 
 
 def _page_before(first: int, count: int, begin: int, hidden: Sequence[Range]) -> tuple[int, int]:
-    """Behind which position to read, and how many, for *count* messages before *first*."""
+    """The position after which to read, and how many, for *count* messages before *first*."""
     after = max(before(first - 1, count, hidden), begin - 1)
     return after, counted(shown(after + 1, first - 1, hidden))
 
@@ -132,7 +132,7 @@ class ContextView:
         busy_turn: The turn that a living owner elsewhere runs, or `None`.
         stale: True if another process may have advanced the context since.
         lost: True if the last read found that the store lacks what it had acknowledged.
-        doubted: A turn of this process that could not go on, and the time of its start: the next
+        doubted: A turn of this process that could not continue, and the time of its start: the next
             read looks whether the store still has it.
         window_tokens: The size of the model's window, if known.
         counted: True if the model's tokenizer counts, which may be half of the estimate.
@@ -235,7 +235,7 @@ class ContextView:
             self.lost |= self._went_back(record)
             self.record = record
             if record is not None and self._born is None and record.version != version:
-                self.forget()  # somebody else changed it, and perhaps what was said in it
+                self.forget()  # another process changed it, and perhaps its messages
             await self._read(record)
             self.busy_turn = None
             if record is None or record.open_turn is None:
@@ -310,7 +310,7 @@ class ContextView:
         same = self._born in (None, record.created_at)  # else redacted, or created again
         same = same and (record.visible_from, record.hidden) == (self._visible_from, self._hidden)
         if same and self._places:
-            # The last message tells if the store still has what is in memory.
+            # The last message shows if the store still has what is in memory.
             place, known = self._places[-1], self.history[len(self._places) - 1]
             found = await self.stores.messages.records(self.context_id, after=place[0] - 1)
             behind = any(map(self._reaches_back, found[1:]))
@@ -451,7 +451,7 @@ class ContextView:
             await asyncio.wait(self.heads)
 
     def _append(self, messages: Sequence[Message]) -> None:
-        """Put *messages* behind the committed ones, in place of the running turn's own."""
+        """Put *messages* after the committed ones, in place of the running turn's own."""
         said = self.history[len(self._places) :]
         if len(said) != len(messages) or not all(map(is_, said, messages)):
             if said:  # not all was stored, or it was stored in another form

@@ -190,7 +190,7 @@ def failed_end(
     Args:
         before: The messages stored before the turn, oldest first.
         added: The messages that the turn has stored.
-        resumed: Calls of an earlier turn that this one continued; a text may stand behind them.
+        resumed: Calls of an earlier turn that this one continued; a text may follow them.
     """
     done = {m.tool_call_id for m in added if isinstance(m, ToolResultMessage)}
     calls = {call.id: call for call in resumed if call.id not in done}

@@ -85,7 +85,7 @@ def repeated(made: ApprovalDecided, answer: Any, actor_id: str | None) -> Approv
     *made*, if *actor_id* has given the same *answer*, in its JSON form, once more.
 
     Raises:
-        AlreadyAnswered: The decision is another one, or somebody else's.
+        AlreadyAnswered: The decision is another one, or another person's.
     """
     match decision_of(answer):  # `Deny` is false in a condition
         case Approve(args=args, note=text):
@@ -106,7 +106,7 @@ async def made_before(
     The stored decisions, if *actor_id* has given all these *answers* before; else `None`.
 
     Raises:
-        AlreadyAnswered: A request has another decision, or somebody else's.
+        AlreadyAnswered: A request has another decision, or another person's.
     """
     found: list[ApprovalDecided] = []
     for name, answer in answers.items():
@@ -120,7 +120,7 @@ async def made_before(
 async def who_was_first(
     journal: Journal, context_id: str, error: LooopyError
 ) -> AlreadyAnswered | None:
-    """The error in place of *error*, if that is about a request that somebody has decided."""
+    """The error in place of *error*, if that is about a decided request."""
     if not isinstance(error, InputNotFound) or isinstance(error, InputExpired):
         return None
     made = await decision_about(journal, context_id, str(error.request_id))

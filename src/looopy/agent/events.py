@@ -49,7 +49,7 @@ async def follow(
     The durable events of a context: the stored ones, then new ones, from any process.
 
     Args:
-        after: Start behind this `seq`, such as the one that `ContextView.head` is reading; `None`
+        after: Start after this `seq`, such as the one that `ContextView.head` is reading; `None`
             for the head at the first iteration.
         idle: Returns true if no turn of this agent runs: then an open one may be a dead process's.
         end_dead_turn: Ends such a turn, and returns the newest `seq` before it.
@@ -61,7 +61,7 @@ async def follow(
         ContextNotFound: The context was deleted, or *after* is beyond its head, so that no event
             would ever follow.
         CommitsLost: The store lacks the newest event that this has yielded, and has another one.
-        StoreUnavailable: The store did not answer; continue behind the last `seq`.
+        StoreUnavailable: The store did not answer; continue after the last `seq`.
     """
     with watching(stores, context_id) as watch:
         if after is None:
@@ -127,7 +127,7 @@ async def watch_turn(
     Show the durable events of an accepted turn, to its end, and return its result.
 
     Args:
-        events: Follows the log behind a `seq`.
+        events: Follows the log after a `seq`.
     """
     broadcast.accept(turn)
     record = await _record(stores, context_id, turn)

@@ -2,9 +2,9 @@
 The inbox of a running turn: messages for the model, and the request to stop.
 
 Any process may put an entry into the inbox of a context; the running turn takes it from the store.
-Each commit returns the head of the inbox, and a notification comes in between: these tell the turn
-when to read. An entry leaves the inbox in the commit that appends its message. So no taken message
-is ever lost, and no message is said twice. The store refuses the commit that would end the turn
+Each commit returns the head of the inbox, and a notification comes in between: the turn then reads.
+An entry leaves the inbox in the commit that appends its message. So no taken message is ever lost,
+and no message is used twice. The store refuses the commit that would end the turn
 while there is news that the turn has not read.
 """
 

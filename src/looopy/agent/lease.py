@@ -9,9 +9,9 @@ An expired lease alone proves little. The store may have stood still, so that no
 lease, or its clock may have jumped. A process that finds an expired lease therefore reads it again.
 With its own clock it counts how long the store has taken writes while the same lease stayed
 unchanged. After half of a lease, in which a living owner renews at least once, the turn counts as
-left. What was counted for one lease of a process counts for all of its leases that were expired by
-then, so a dead process with many turns is observed once. An owner that is seen to run on this host
-keeps its turn whatever any clock says. An owner that is seen to be dead has lost it.
+left. This time counts for all leases of that process that were expired by then, so a dead process
+with many turns is observed once. An owner that is seen to run on this host keeps its turn whatever
+any clock shows. An owner that is seen to be dead has lost it.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class _Sighting:
 
     Attributes:
         marks: The expiry of the newest lease that was seen, and what was counted by then, each time
-            a newer one was seen. Expiries are by the store's clock. So a lease that is no newer was
+            a newer one was seen. Expiries are by the store's clock. So an older lease was
             expired at that time, and was not renewed since: it need not have been seen itself.
     """
 

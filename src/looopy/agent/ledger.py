@@ -3,7 +3,7 @@ The accounts of one turn: what its owner and its tenant may spend in a day or mo
 
 `Ledger` is the `Meter` of the turn's provider. It reserves in the store, and waits if there would
 be room but for calls that run now. An agent that works as a tool also pays into the accounts of the
-turn that it works for, whatever its own budget says.
+turn that it works for, whatever its own budget allows.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ class Ledger:
     Reserves in the accounts of a turn, and settles; see `Meter`.
 
     Args:
-        allowances: May be none, where the turn works for one that has some.
+        allowances: Empty if the turn works for one that has some.
         patience_s: How long to wait for room while other calls run.
         needs_price: Refuses calls without a known price, for the sake of its own allowances.
         outer: The accounts of the turn that this one works for.
 
     Attributes:
-        allowances: The accounts, those of outer turns in the same stores included.
+        allowances: The accounts, with the accounts of outer turns in the same stores.
         beyond: The outer turn's accounts in other stores.
         needs_price: True if it or an outer turn refuses calls without a known price: each budget
             decides for its own limits.
@@ -90,7 +90,7 @@ class Ledger:
         self._added = NOTHING
 
     def is_in(self, stores: Stores) -> bool:
-        """True if the accounts are those of *stores*."""
+        """True if the accounts belong to *stores*."""
         return _backend(self._stores) is _backend(stores) and self._stores.tenant == stores.tenant
 
     async def reserve(self, most: Usage) -> str:
@@ -129,7 +129,7 @@ class Ledger:
         if await tried(lastly=self._patience_s <= 0):
             return
         accounts = (one.account for one in self.allowances)
-        # One turn of this process asks again, for all that wait behind it for the same accounts:
+        # One turn of this process asks again, for all that wait after it for the same accounts:
         # otherwise the store would be busy with their questions.
         place = (id(loop), id(_backend(self._stores)), self._stores.tenant)
         line = _lines.setdefault((*place, *accounts), asyncio.Lock())
@@ -213,7 +213,7 @@ def _home(stores: Stores) -> object:
     backend = _backend(stores)
     try:
         hash(ref(backend))
-    except TypeError:  # a backend of somebody else, with slots or without a hash
+    except TypeError:  # another author's backend, with slots or without a hash
         return stores
     return backend
 

@@ -3,7 +3,7 @@ The life of an agent: the table of statuses, and the status of one agent.
 
 `docs/lifecycle.md` draws the same table, and a test compares the two. Actions of a caller come
 first; changes by loading or by a turn begin with `to`. An action that is not in the table is
-refused with an error that says what to do instead.
+refused with an error that names the way out.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ class Lifecycle:
 
     @property
     def home_is_gone(self) -> bool:
-        """True if its event loop has ended, or is that of another process."""
+        """True if its event loop has ended, or is another process's."""
         return self.home is not None and (self.home[0].is_closed() or self.home[1] != os.getpid())
 
     def check_home(self, action: str) -> None:

@@ -71,7 +71,7 @@ class Resources:
         if self.stores is None:
             self.stores = await acquire_shared(str(self.where))
         if config.budget.has_windows:
-            _ = self.stores.spending  # or say now that there is none
+            _ = self.stores.spending  # or report now that there is none
         return self.stores, tools
 
     async def gather(self) -> dict[str, Tool]:

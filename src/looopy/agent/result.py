@@ -66,7 +66,7 @@ class Tally:
                 self.failure = event
 
     def keep(self, artifact: Artifact) -> None:
-        """Add a version, in the place of what was said of it while it was being built."""
+        """Add a version, in place of its earlier reports while it was being built."""
         same = (artifact.artifact_id, artifact.version)
         kept = [one for one in self.artifacts if (one.artifact_id, one.version) != same]
         self.artifacts = [*kept, artifact]

@@ -1,5 +1,5 @@
 """
-The state of a context between turns: what a turn leaves behind, and the snapshot that callers see.
+The state of a context between turns: the result of a turn, and the snapshot that callers see.
 """
 
 from __future__ import annotations

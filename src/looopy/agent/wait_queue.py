@@ -101,7 +101,7 @@ class QueuePlace:
                 self._next.fall_back()
 
     def fall_back(self) -> None:
-        """Take another place: that of an earlier turn of the agent is now behind this one."""
+        """Take another place: an earlier turn of the agent is now behind this one."""
         self._overtakes = True
         self.ring()
 

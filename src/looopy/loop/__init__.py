@@ -16,7 +16,7 @@ tools and messages; it knows no store, process or lease. It may import `history`
 - Output: `output` (a typed answer), `storable` (repairs what a model sent).
 - People: `approval` (may this call run unasked), `pending` (calls left open for a person).
 - `compaction` (shorten the history inside a turn), `interrupt` (cancel, timeouts),
-  `timers` (those of all turns in one of the event loop).
+  `timers` (all turns' timers in one of the event loop).
 - `agent_loop`: the same turn without an agent or a store.
 
 Exports: `AgentLoop`, `agent_loop` and `agent_loop_continue`, through `looopy`. Read `turn`,

@@ -127,7 +127,7 @@ def agent_loop_continue(
     get_follow_up_messages: GetMessages | None = None,
 ) -> AsyncGenerator[AgentEvent, None]:
     """
-    As `agent_loop`, for *messages* that end in something to answer: a user message, tool results,
+    Like `agent_loop`, for *messages* that end in something to answer: a user message, tool results,
     open calls.
 
     Raises:
@@ -208,7 +208,7 @@ def _require_something_to_answer(messages: Sequence[Message]) -> None:
         raise CannotContinue("cannot continue: there are no messages", action="continue")
     if not can_continue(messages):
         raise CannotContinue(
-            "cannot continue: the last message is an answer; say something instead",
+            "cannot continue: the last message is an answer; send a message instead",
             action="continue",
         )
 

@@ -3,7 +3,7 @@ Decides if a call may run without asking a person first.
 
 An approval allows one call: this tool, with exactly these arguments, under this schema. looopy
 stores a digest of these three and compares it when the call is about to run. If they differ, the
-person is asked again. The arguments are those that the tool would get. So `before_tool_call` runs
+person is asked again. The arguments are what the tool would get. So `before_tool_call` runs
 first, and the person sees what would run.
 """
 

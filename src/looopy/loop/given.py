@@ -35,7 +35,7 @@ class Given:
     The objects that a turn works with.
 
     Attributes:
-        redactor: Knows the secrets of the turn, at first those of `context.auth_context`.
+        redactor: Knows the secrets of the turn, at first the secrets of `context.auth_context`.
         view: The history, and the part of it that the model saw last. The turn adds to the history.
         keys: Makes the keys that credentials are encrypted to.
         inbox: Brings steering and follow-ups.
@@ -43,10 +43,10 @@ class Given:
         auto_compact: True if the turn summarises a history that the model would not see whole.
         spent: The usage of the context's turns before this one.
         meter: Counts model calls of tools in accounts that limit them; `None`: there are none.
-        watched: Returns false if nobody would see a delta now, which then is not made; `None`: each
-            one is made.
+        watched: Returns false if no subscriber would see a delta now, which then is not made;
+            `None`: each one is made.
         watch: Makes the turn's spans and metrics; `None`: they are not wanted.
-        is_replay: The turn has happened before. The log does not say again that it failed.
+        is_replay: The turn has happened before. The log does not report its failure again.
     """
 
     context: TurnContext
@@ -88,7 +88,7 @@ class Resumed:
             for request, value in self.answered
             if request.kind is not PendingKind.AUTH
         }
-        for request, value in self.answered:  # a tool's own question: it gets what was said
+        for request, value in self.answered:  # a tool's own question: it gets the answer
             as_it_is = isinstance(value, bool) or value == EXPIRED  # which only an agent gets
             if request.kind is PendingKind.APPROVAL and not as_it_is:
                 given[request.request_id] = decision_of(value)

@@ -119,7 +119,7 @@ def as_user_message(value: str | UserMessage, *, may_be_none: bool = True) -> Us
     The user's message.
 
     Args:
-        may_be_none: The caller accepts `None` too, as `execute_turn` does; the error then says so.
+        may_be_none: The caller accepts `None` too, as `execute_turn` does; the error names it.
 
     Raises:
         ValueRefused: The message is empty, of another type, or cannot be stored.
@@ -135,7 +135,7 @@ def as_user_message(value: str | UserMessage, *, may_be_none: bool = True) -> Us
     )
     if not message.text.strip() and not has_file:
         raise ValueRefused(
-            "the message is empty: say something" + (", or pass None to continue" * may_be_none),
+            "the message is empty: pass some text" + (", or pass None to continue" * may_be_none),
             path="/content",
         )
     content = message.content

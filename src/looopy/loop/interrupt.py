@@ -23,7 +23,7 @@ from looopy.types.context import CancelToken
 
 
 class TurnInterrupted(Exception):  # a signal inside the loop, never an error for a user
-    """The turn's token was cancelled, or its time has run out; `reason` says which."""
+    """The turn's token was cancelled, or its time has run out; `reason` is which."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)

@@ -3,8 +3,8 @@ A provider whose calls are paid for from accounts: `MeteredProvider`, and the `M
 
 It stands between the loop and the provider, so no model call of a turn passes it by, summaries and
 retries included. Before a call the meter sets the most aside that the call may use; without room
-there is no call. When the call ends, it is told what was used. A call that was cut off before the
-provider said how much it used counts at its most, and so does one whose provider never says.
+there is no call. When the call ends, the meter gets its usage. A call that was cut off before the
+provider reported its usage counts at its most, and so does one whose provider never reports it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Meter(Protocol):
 
 class MeteredProvider:
     """
-    Calls *provider* as long as *meter* has room; its other attributes are those of *provider*.
+    Calls *provider* as long as *meter* has room; its other attributes are *provider*'s.
 
     `stream` raises `BudgetExceeded` or a `StoreError` instead of making a call without room. These
     are not failures of the provider, so no retry follows.
@@ -132,7 +132,7 @@ class MeteredProvider:
 
 def _used(event: StreamEvent, most: Usage, *, began: bool) -> Usage | None:
     """
-    The usage that the last event of a call tells; `None` if it is unknown.
+    The usage in the last event of a call; `None` if it is unknown.
 
     Args:
         began: True if the model had begun to answer.

@@ -184,7 +184,7 @@ def _begin(turn: Turn, request: LLMRequest, options: StreamOptions, attempt: _At
 
 
 def _end(turn: Turn, attempt: _Attempt) -> list[AgentEvent]:
-    """Tell those who want to know that a call has ended; the warnings that wait."""
+    """Report the end of a model call to telemetry; returns the warnings that wait."""
     if (watch := turn.given.watch) is not None:
         watch.model_answered(attempt.final, attempt.first_delta_s)
     return attempt.told(turn)
@@ -258,7 +258,7 @@ async def _listen(
 def _shown(
     given: Given, pieces: Sequence[StreamEvent], deltas: Deltas | None
 ) -> Sequence[StreamEvent]:
-    """*pieces* without secrets; none if nobody would see them."""
+    """*pieces* without secrets; empty without a subscriber of deltas."""
     seen = given.watched is None or given.watched()
     if deltas is None:
         return pieces if seen else ()
@@ -440,7 +440,8 @@ def _tool_choice(turn: Turn, tools: dict[str, Tool]) -> str | None:
         return choice
     if choice not in ("required", "any") and choice not in tools:
         known = ", ".join(tools) or "there are none"
-        raise InvalidTool(f"tool_choice names {choice!r}, which is no tool of this turn: {known}")
+        text = f"tool_choice names {choice!r}, which is not a tool of this turn: {known}"
+        raise InvalidTool(text)
     return choice if turn.progress.iteration <= 1 else None
 
 

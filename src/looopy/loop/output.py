@@ -81,7 +81,7 @@ class OutputType:
         try:
             data = json.loads(_unfenced(text), parse_constant=_no_number)
         except (ValueError, RecursionError) as error:
-            raise OutputRefused(f"it is no JSON: {error}") from None
+            raise OutputRefused(f"it is not JSON: {error}") from None
         return self.read(data)
 
     def read(self, data: Any) -> Any:
@@ -89,7 +89,7 @@ class OutputType:
         data = without_nulls(self.sent, data)
         if self.wrapped:
             if not isinstance(data, Mapping) or _WRAPPED not in data:
-                raise OutputRefused(f"it is no object with the property {_WRAPPED!r}")
+                raise OutputRefused(f"it is not an object with the property {_WRAPPED!r}")
             data = data[_WRAPPED]
         if self._adapter is None:
             found = problems(self.schema, data)
@@ -190,7 +190,7 @@ def _unfenced(text: str) -> str:
 
 
 def _no_number(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON value")
+    raise ValueError(f"{name} is not a JSON value")
 
 
 class FinalAnswer(Tool):

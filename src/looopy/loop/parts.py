@@ -97,7 +97,7 @@ class Turn:
         out.emit(IterationEnd, message=assistant, tool_results=results, usage=usage)
 
     def give_up(self, verdict: Verdict, error: LimitExceeded | None = None) -> None:
-        """End the turn, or warn, as a guard's *verdict* says; *error*: the one of a failed turn."""
+        """End the turn, or warn, by a guard's *verdict*; *error*: the one of a failed turn."""
         reason, text = verdict.reason, verdict.text
         self.out.warn(reason.value, text)
         if reason is StopReason.BUDGET and self.given.config.on_budget == "ask":
@@ -118,7 +118,7 @@ class Turn:
 
     @property
     def says(self) -> bool:
-        """True if a message is queued, or was said and is not stored yet."""
+        """True if a message is queued, or was sent and is not stored yet."""
         return bool(self.progress.queued or self.out.delivered)
 
     async def steered(self) -> bool:
@@ -139,7 +139,7 @@ class Turn:
         self.progress.queued = ()
 
     def unsay(self, group: Group, said: Sequence[Queued], gone: Collection[int]) -> None:
-        """Take back the last messages of *group*; those that are not *gone* are queued again."""
+        """Take back the last messages of *group*; all that are not *gone* are queued again."""
         del self.given.view.history[-len(said) :], self.progress.added[-len(said) :]
         self.progress.queued = [one for one in said if one.number not in gone]
         self.out.take_back(group, len(said))
@@ -216,7 +216,7 @@ class Turn:
         self.out.asks = True
 
     def is_locked(self, call: ToolCall) -> bool:
-        """True if *call*, which an earlier turn left open, may be of a tool that nobody listed."""
+        """True if *call*, left open by an earlier turn, may be of a tool that no source listed."""
         progress = self.progress
         return progress.call_turn is not None and call.name.startswith(tuple(progress.locked))
 

@@ -59,14 +59,14 @@ class Progress:
             done so in its first call.
         open_calls: Calls that an earlier turn left open and that have not begun.
         call_turn: The earlier turn that announced the running calls; `None`: this turn did.
-        spoken: True if the messages for the next model call have been said: later ones wait.
+        spoken: True if the messages for the next model call have been added: later ones wait.
         iteration: The number of the newest one, from 1.
         added: The messages of this turn.
         results: The tool results of this iteration.
-        usage: The usage of all model calls so far, also of those that failed or were cut short.
+        usage: The usage of all model calls so far, also of calls that failed or were cut short.
         iteration_usage: The same for this iteration.
-        queued: The messages to say before the next model call.
-        locked: Beginnings of the names of tools that nobody listed: their user is not signed in.
+        queued: The messages to add before the next model call.
+        locked: Beginnings of the names of unlisted tools, whose user is not signed in.
         asked: The calls of this iteration that wait for an answer.
         answer: The answer of the newest model call.
         partial: The model's output so far when its call was cut short.

@@ -34,7 +34,7 @@ class ServerTools:
         self._shown = 0
 
     def group(self, kind: StreamEventType, block: ServerToolCall | ServerToolResult) -> Group:
-        """The group that shows what a stream event of this *kind* says of *block*."""
+        """The group that shows a stream event of this *kind* about *block*."""
         out = self._turn.out
         self._shown += 1
         if self._shown > _MOST:

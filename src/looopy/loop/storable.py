@@ -33,8 +33,8 @@ class Pieces:
     """
     The pieces of one answer as they may be shown, whatever the provider sends.
 
-    No piece holds half a character: the first half waits for the other one. What cannot be stored
-    is repaired, as in the whole message.
+    No piece holds half a character: the first half waits for the other one. Unstorable text is
+    repaired, as in the whole message.
     """
 
     __slots__ = ("_halves",)

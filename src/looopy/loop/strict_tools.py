@@ -2,7 +2,7 @@
 Tools whose schemas the server enforces: chosen by `ModelOptions.strict_tools`, read back plainly.
 
 A strict schema requires every property, so a model writes null for one that it would leave out.
-Such nulls are no part of the call: they go as soon as the answer arrives, before it is stored.
+Such nulls are not part of the call: they go as soon as the answer arrives, before it is stored.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def strict_specs(
     for name in names:
         if name not in tools:
             known = ", ".join(tools) or "there are none"
-            text = f"strict_tools names {name!r}, which is no tool of this turn: {known}"
+            text = f"strict_tools names {name!r}, which is not a tool of this turn: {known}"
             raise InvalidTool(text)
     return tuple(
         replace(tool.spec, strict=True) if name in names else tool.spec
@@ -37,7 +37,7 @@ def strict_specs(
 
 
 def without_strict_nulls(message: AssistantMessage, specs: Sequence[ToolSpec]) -> AssistantMessage:
-    """*message* without the nulls that only a strict schema made its calls say."""
+    """*message* without the nulls that only a strict schema put into its calls."""
     strict = {spec.name: spec.parameters for spec in specs if spec.strict}
     if not any(call.name in strict for call in message.tool_calls):
         return message

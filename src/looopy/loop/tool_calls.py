@@ -90,7 +90,7 @@ async def run_tools(
 
 
 def _deal_with(turn: Turn, rest: _Rest) -> None:
-    """Answer the calls that will not start, or leave open those that lack credentials."""
+    """Answer the calls that will not start, or leave calls open that lack credentials."""
     if rest.told is None:
         for call in rest.calls:
             hold_for_credentials(turn, call)
@@ -202,7 +202,7 @@ def _answer_done(turn: Turn, tasks: ToolTaskGroup, rest: _Rest) -> bool:
 
 
 async def _refused(turn: Turn, call: ToolCall) -> tuple[str, Verdict | None] | None:
-    """The text for *call* and those behind it if they must not start, and a guard's verdict."""
+    """The text for *call* and later ones if they must not start, and a guard's verdict."""
     verdict = turn.progress.guards.before_tool_call(call)
     if verdict is not None and verdict.ends:
         return verdict.text, verdict

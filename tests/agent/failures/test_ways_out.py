@@ -104,7 +104,7 @@ async def test_saying_something_in_the_wrong_way_names_the_right_one():
             await one.steer("quick")
         with pytest.raises(ValueRefused, match=r"^a message is text or a UserMessage, not dict"):
             await one.steer({"text": "quick"})
-        with pytest.raises(ValueRefused, match=r"say something$"):
+        with pytest.raises(ValueRefused, match=r"pass some text$"):
             await one.steer(" ")
 
 

@@ -88,7 +88,7 @@ async def test_a_tool_that_is_not_there_cannot_be_forced(make_agent, memory_stor
     agent = await make_agent([], tools=[add], stores=memory_stores)
     result = await agent.execute_turn("hi", options=ModelOptions(tool_choice="sub"))
     assert result.outcome is Outcome.FAILED
-    assert "'sub', which is no tool of this turn: add" in str(result.error)
+    assert "'sub', which is not a tool of this turn: add" in str(result.error)
 
 
 @pytest.mark.parametrize("name", ["Authorization", "X-Session"])

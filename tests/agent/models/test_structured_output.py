@@ -223,7 +223,7 @@ async def test_a_wrong_answer_is_shown_to_the_model_and_given_again(make_agent, 
     assert "inhabitants" in shown.text
     asked = agent._core.resources.provider.requests[2].messages[-1]
     assert isinstance(asked, UserMessage)
-    assert "no JSON" in asked.text
+    assert "not JSON" in asked.text
     assert "final_answer" in asked.text
     await assert_whole(stores)
 
@@ -236,7 +236,7 @@ async def test_a_schema_that_is_not_kept_to_is_enforced(make_agent, memory_store
     assert result.output == City(name="Oslo", inhabitants=700000)
     said = [request.messages[-1].text for request in provider.requests[1:]]
     assert "- inhabitants: Input should be greater than 0" in said[0]
-    assert "NaN is no JSON value" in said[1]
+    assert "NaN is not a JSON value" in said[1]
     await assert_whole(memory_stores)
 
 
@@ -253,7 +253,7 @@ async def test_a_turn_without_a_fitting_answer_fails(make_agent, memory_stores, 
     assert result.output is None
     assert isinstance(result.error, OutputInvalid)
     assert result.error.tries == tries
-    assert ("no JSON" if way is native else "inhabitants") in str(result.error)
+    assert ("not JSON" if way is native else "inhabitants") in str(result.error)
     with pytest.raises(OutputInvalid):
         result.raise_for_outcome()
     provider.assert_exhausted()

@@ -240,9 +240,8 @@ async def test_a_question_that_cannot_be_asked_is_an_error_of_the_tool(make_agen
     assert (result.text, result.pending) == ("done", ())
     told = [m for m in result.messages if isinstance(m, ToolResultMessage)]
     assert [m.is_error for m in told] == [True] * 6
-    for message, words in zip(
-        told, ["JSON Schema", "at least one", "key of its own", "no JSON", "", "65536"], strict=True
-    ):
+    parts = ["JSON Schema", "at least one", "key of its own", "not JSON", "", "65536"]
+    for message, words in zip(told, parts, strict=True):
         assert words in message.text
     await assert_whole(stores)
 

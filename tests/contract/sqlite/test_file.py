@@ -876,7 +876,7 @@ async def test_a_file_that_is_no_database_is_left_alone(tmp_path):
     """The error names it and says what to do."""
     path = tmp_path / "letter.txt"
     path.write_bytes(b"Dear database, " * 400)
-    await _refused_with(_url(path), str(path), "no SQLite database")
+    await _refused_with(_url(path), str(path), "not an SQLite database")
     assert path.read_bytes() == b"Dear database, " * 400
 
 
