@@ -61,7 +61,7 @@ def test_values_that_were_given_are_honoured():
     assert (agent.session_id, agent.messages, agent.is_streaming) == ("s", state.messages, False)
 
 
-async def test_subscribing_and_changing_tells_nobody(make):
+async def test_subscribing_and_setters_send_no_event(make):
     """A run does; who unsubscribed hears no more, the others everything."""
     agent = make([text("a"), text("b")])
     gone = []
@@ -498,7 +498,7 @@ async def test_what_was_stored_ahead_of_a_run_that_did_not_begin_is_in_the_state
     assert said(agent.state.messages) == said(await agent.looopy.get_messages())
 
 
-async def test_who_waits_may_go_away(make):
+async def test_cancelling_a_waiter_does_not_stop_the_run(make):
     """The run goes on: `abort()` stops it, not a waiter that is cancelled."""
     gate = Gate()
     agent = make([tool_call("gate"), text("a")], tools=[gate])

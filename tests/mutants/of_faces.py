@@ -17,7 +17,7 @@ MUTANTS = [
         "looopy.compat.pi.agent:Agent._begin",
         "await asyncio.shield(task)",
         "await task",
-        f"{_OF_AGENT}::test_who_waits_may_go_away",
+        f"{_OF_AGENT}::test_cancelling_a_waiter_does_not_stop_the_run",
     ),
     mutant(
         "pi-queue-not-stored-first",

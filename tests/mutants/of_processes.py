@@ -165,7 +165,7 @@ MUTANTS = [
         "looopy.stores.sql.statements:CLAIM",
         " AND open_turn IS NULL AND (queued_until IS NULL OR NOT ({_QUEUED}))",
         " AND open_turn IS NULL AND (:ticket IS NULL OR :ticket >= 0)",
-        f"{_LINE}::test_who_does_not_wait_does_not_jump_the_line[sqlite]",
+        f"{_LINE}::test_a_turn_that_does_not_wait_is_refused_while_others_wait[sqlite]",
         "tests/contract/every_store/test_wait_queue.py::TestWaitQueueOnSQLite::test_tickets_are_served_in_order",
     ),
     mutant(
@@ -182,7 +182,7 @@ MUTANTS = [
         "looopy.agent.wait_queue:QueuePlace.drop_the_dead",
         "if provably_dead(other.holder):",
         "if False:",
-        f"{_LINE}::test_one_who_is_dead_holds_up_nobody[memory]",
+        f"{_LINE}::test_a_dead_waiter_is_passed_over_at_once[memory]",
     ),
     mutant(
         "place-left-behind",
@@ -191,7 +191,7 @@ MUTANTS = [
         "self._held.close()\n"
         "await self._leave_place()",
         "self._held.close()",
-        f"{_LINE}::test_giving_up_leaves_no_place_behind[memory]",
+        f"{_LINE}::test_a_waiter_that_gives_up_leaves_the_queue[memory]",
     ),
     mutant(
         "second-turn-without-a-place",
@@ -199,7 +199,7 @@ MUTANTS = [
         "looopy.agent.claim:Claiming._claim",
         "self.placed.set()",
         "",
-        f"{_WAITING}::test_a_second_turn_of_an_agent_in_line_comes_before_who_came_later",
+        f"{_WAITING}::test_a_second_waiting_turn_of_an_agent_comes_before_later_agents",
     ),
     # --- whoever waits ---
     mutant(
@@ -208,7 +208,7 @@ MUTANTS = [
         "looopy.stores.shield:settle",
         "interrupted = exc",
         "pass",
-        f"{_WAITING}::test_who_writes_beside_a_turn_can_be_cancelled",
+        f"{_WAITING}::test_a_write_beside_a_turn_can_be_cancelled",
     ),
     mutant(
         "a-late-tool-cancels-its-turn",

@@ -1319,7 +1319,7 @@ MUTANTS = [
         "looopy.agent.buffer:save_turns",
         "if len(turns) > 1:",
         "if len(turns) > 2:",
-        "tests/agent/turns/test_buffered.py::test_nobody_comes_between_turns_that_are_saved_together",
+        "tests/agent/turns/test_buffered.py::test_no_turn_comes_between_turns_that_are_saved_together",
     ),
     mutant(
         "a-listing-reads-the-index-alone",

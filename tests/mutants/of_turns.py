@@ -25,7 +25,7 @@ MUTANTS = [
         "if True:\n"
         '    known = core.require("save_state")',
         "tests/agent/turns/test_buffered.py::"
-        "test_whoever_saves_beside_another_waits_for_it[memory-shutdown]",
+        "test_a_save_beside_another_waits_for_it[memory-shutdown]",
     ),
     mutant(
         "open-while-views-end",
@@ -673,7 +673,7 @@ MUTANTS = [
         "looopy.errors:foreign",
         "if isinstance(error, asyncio.CancelledError) and task.cancelling() > cancelling:",
         "if isinstance(error, asyncio.CancelledError):",
-        f"{_FOREIGN}::test_a_turn_ends_and_those_who_wait_for_it_know",
+        f"{_FOREIGN}::test_any_exception_ends_the_turn_for_its_waiters",
     ),
     mutant(
         "odd-exception-leaves-a-turn-open",
@@ -681,7 +681,7 @@ MUTANTS = [
         "looopy.loop.turn:run_turn",
         "except BaseException as exc:  # none leaves a turn open",
         "except (Exception, asyncio.CancelledError) as exc:",
-        f"{_FOREIGN}::test_who_wants_the_program_to_end_ends_the_turn_first",
+        f"{_FOREIGN}::test_an_exit_of_the_program_ends_the_turn_first",
     ),
     mutant(
         "generator-exit-leaves-a-turn-open",
@@ -697,7 +697,7 @@ MUTANTS = [
         "looopy.agent.broadcast:guarded",
         "except BaseException as error:  # not a cancellation: nothing is awaited here",
         "except Exception as error:",
-        f"{_FOREIGN}::test_a_turn_ends_and_those_who_wait_for_it_know",
+        f"{_FOREIGN}::test_any_exception_ends_the_turn_for_its_waiters",
     ),
     mutant(
         "loop-ends-with-the-main-thread",

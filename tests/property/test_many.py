@@ -20,7 +20,7 @@ def test_what_is_refused_is_told_with_its_seed(capsys, monkeypatch):
     assert "x/1: ['x/1']" in capsys.readouterr().out
 
 
-def test_a_strategy_that_is_not_known_is_no_silence():
+def test_an_unknown_strategy_is_an_error():
     """A new kind in the strategies would otherwise go unnoticed."""
     with pytest.raises(TypeError, match="no dice"):
         many.Dice("x")(st.text())

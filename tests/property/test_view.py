@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.property.histories import MODEL, PROVIDER, damaged, valid
 from tests.property.test_provider_validity import search
+from tests.shares import examples
 
 from looopy.agent.context import ContextView
 from looopy.history.view import View
@@ -25,6 +26,7 @@ from looopy.types.summary import find_fold, summary_message
 
 STORES = MemoryBackend().stores()  # nothing is read from it
 READERS = [("", ""), (PROVIDER, MODEL), (PROVIDER, f"{MODEL}-latest"), ("openai", "gpt")]
+rarer = settings(search, max_examples=examples(120))  # what these find takes several accidents
 summaries = st.builds(summary_message, st.text(max_size=40), kept=st.integers(0, 12))
 logs = st.lists(damaged(turns=5) | summaries.map(lambda s: [s]), min_size=1, max_size=5).map(
     lambda parts: [message for part in parts for message in part]
@@ -118,7 +120,7 @@ def test_a_history_that_was_shortened_or_replaced_is_noticed(
             history += data.draw(damaged(turns=1))
 
 
-@search
+@rarer
 @given(logs, limits, st.data())
 def test_what_an_agent_knows_is_shown_as_from_scratch(
     log: list[Message], config: LoopConfig, data: Any
@@ -144,7 +146,7 @@ def test_what_an_agent_knows_is_shown_as_from_scratch(
         assert list(known.committed) == known.history
 
 
-@search
+@rarer
 @given(logs, limits)
 def test_a_window_cuts_where_the_whole_would_be_cut(log: list[Message], config: LoopConfig) -> None:
     """At each message, unless it says that the whole has to be asked."""
@@ -170,7 +172,7 @@ narrow = st.builds(
     st.integers(0, 500),
     st.data(),
 )
-def test_who_has_read_only_the_end_cuts_at_the_same_place(
+def test_a_view_of_the_end_alone_cuts_at_the_same_place(
     log: list[Message], config: LoopConfig, before: int, data: Any
 ) -> None:
     """From one message more than fits on, however many messages came before."""

@@ -577,6 +577,7 @@ async def test_a_result_that_differs_is_no_refused_call(looked):
 
 async def test_a_turn_is_run_anew_in_a_fork(stores, looked):
     """The fork begins where the turn began, and the context stays as it is."""
+
     def build(context_id: str, where: Stores) -> Agent:
         return agent_of(where, text("better"), context_id=context_id, prompt="You are terse.")
 
@@ -828,6 +829,7 @@ async def test_tools_that_are_offered_to_some_are_not_compared(stores):
 
 def test_a_recording_is_a_test(replay_turn, tmp_path):
     """By the fixture, with a factory as for `looopy serve`."""
+
     async def record() -> str:
         async with open_stores("memory:") as where, agent_of(where, text("hi")) as agent:
             await agent.execute_turn("hello")

@@ -77,7 +77,8 @@ def test_the_end_waits_once_for_all_exporters_together(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "url", ["foo bar", "ftp://127.0.0.1", "127.0.0.1:4318", "http://", "http://h:99999", "http://h:0"]
+    "url",
+    ["foo bar", "ftp://127.0.0.1", "127.0.0.1:4318", "http://", "http://h:99999", "http://h:0"],
 )
 def test_an_endpoint_that_is_no_address_is_refused_at_the_start(monkeypatch, url):
     """By its variable: each batch would be lost, and the log would fill up."""

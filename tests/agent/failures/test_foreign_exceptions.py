@@ -200,7 +200,7 @@ KINDS = [
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seam", SEAMS)
-async def test_a_turn_ends_and_those_who_wait_for_it_know(stores, seam, kind):
+async def test_any_exception_ends_the_turn_for_its_waiters(stores, seam, kind):
     """Failed, or completed where a default stands in; never as one that somebody cancelled."""
     accepted, events, result = await one_turn(stores, Broken(seam, kind))
     assert accepted == 1
@@ -222,7 +222,7 @@ ENDING = [
 
 
 @pytest.mark.parametrize(("seam", "kind"), ENDING)
-def test_who_wants_the_program_to_end_ends_the_turn_first(sqlite_url, seam, kind):
+def test_an_exit_of_the_program_ends_the_turn_first(sqlite_url, seam, kind):
     """It is stored as over; then the exception goes on, as out of any task."""
     broken = Broken(seam, kind)
 

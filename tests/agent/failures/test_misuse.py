@@ -238,7 +238,7 @@ async def test_a_method_that_needs_a_started_agent_says_so(make_agent, memory_st
         await agent.shutdown()
 
 
-async def test_waiting_in_line_gives_up_in_time(make_agent, memory_stores):
+async def test_a_turn_that_waits_for_its_own_agent_gives_up_in_time(make_agent, memory_stores):
     """`busy_timeout_s` counts for turns of the same agent too."""
     gate = Gate()
     agent = await make_agent(
@@ -274,7 +274,7 @@ async def test_turns_that_wait_run_in_order_of_arrival(make_agent, stores):
     await assert_whole(stores)
 
 
-async def test_the_agent_is_busy_until_the_last_in_line_has_ended(make_agent, memory_stores):
+async def test_the_agent_is_busy_until_the_last_waiting_turn_has_ended(make_agent, memory_stores):
     """Between two turns that wait it does not claim to be ready."""
     agent = await make_agent([text("1"), text("2")], stores=memory_stores, on_busy="wait")
     seen = []

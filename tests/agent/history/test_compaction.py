@@ -253,7 +253,7 @@ async def test_messages_of_an_own_role_are_summarised_too(memory_stores, make_ag
 
 
 @pytest.mark.parametrize("how", ["shutdown", "pause", "clear", "deadline"])
-async def test_a_model_that_never_answers_holds_nobody_up(memory_stores, make_agent, how):
+async def test_a_summary_that_never_comes_is_not_waited_for(memory_stores, make_agent, how):
     """Who shuts down, pauses or clears does not wait for a summary."""
     asked = asyncio.Event()
 

@@ -99,7 +99,7 @@ def _raises(texts):
     [_raises, lambda _texts: [], lambda texts: ["4"] * len(texts), lambda texts: [-1] * len(texts)],
     ids=["raises", "too few", "text", "negative"],
 )
-async def test_a_counter_that_fails_costs_no_turn(memory_stores, count):
+async def test_if_counting_fails_the_turn_goes_on_with_the_estimate(memory_stores, count):
     """It is named once, and not called again; the estimate takes its place."""
     model, plain = Words(count), ScriptedProvider([text("It is so.")], repeat=True)
     (warning,) = await talk(memory_stores, model, range(30))
@@ -109,7 +109,7 @@ async def test_a_counter_that_fails_costs_no_turn(memory_stores, count):
     assert model.sent[-1] == [message.text for message in plain.requests[-1].messages]
 
 
-async def test_a_counter_that_hangs_costs_no_turn(memory_stores, monkeypatch):
+async def test_if_counting_hangs_the_turn_goes_on(memory_stores, monkeypatch):
     """It is given up after a while."""
 
     class Hangs(Words):

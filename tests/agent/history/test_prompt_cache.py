@@ -84,7 +84,7 @@ async def test_an_agent_for_each_turn_sends_what_one_that_lives_sends(stores, li
 
 
 @pytest.mark.timeout(240)
-async def test_behind_a_summary_as_well(stores):
+async def test_after_a_summary_an_agent_for_each_turn_sends_the_same(stores):
     """Which is far behind the window when the last turn is taken."""
     config = LoopConfig(history_tokens=700)
     kept = {"compact_at": (30, 45)}

@@ -409,7 +409,7 @@ async def test_delivery_is_one_commit_with_the_message(make_agent, stores):
     assert len(commit.delivered) == 1
 
 
-async def test_a_turn_to_which_nobody_speaks_costs_no_look(make_agent, stores, backend):
+async def test_a_turn_without_messages_never_reads_the_inbox(make_agent, stores, backend):
     """A claim and three commits, and not one read of the inbox."""
     spy = SpyStores(stores)
     agent = await make_agent(
@@ -441,7 +441,7 @@ async def test_misuse_is_named(make_agent, stores):
         await buffered.steer("hello")
 
 
-async def test_many_speak_at_once_and_each_is_heard_once(make_agent, stores):
+async def test_messages_of_many_agents_at_once_are_each_stored_once(make_agent, stores):
     """Twenty messages from four agents while a turn runs: all in the history, in order of entry."""
     provider = ScriptedProvider(lambda r: text(f"re {r.messages[-1].text}"), repeat=True)
     agent = await make_agent(
@@ -462,7 +462,7 @@ async def test_many_speak_at_once_and_each_is_heard_once(make_agent, stores):
 
 
 @pytest.mark.parametrize("speak", [Agent.steer, Agent.follow_up])
-async def test_a_message_with_a_key_is_heard_once(speak, make_agent, memory_stores):
+async def test_a_message_with_a_key_is_stored_once(speak, make_agent, memory_stores):
     """Sent again by whoever, in the turn and after it; another message with its key is refused."""
     gate = Gate()
     replies = [tool_call("gate"), text("Two.")]

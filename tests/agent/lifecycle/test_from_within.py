@@ -88,7 +88,7 @@ async def test_an_agent_within_a_tool_cannot_stop_the_one_it_works_for(make_agen
     assert [m.text for m in result.messages if isinstance(m, ToolResultMessage)] == ["inner"]
 
 
-async def test_whoever_hears_of_the_end_of_a_turn_may_stop_the_agent(make_agent, memory_stores):
+async def test_a_subscriber_may_stop_the_agent_at_the_end_of_a_turn(make_agent, memory_stores):
     """The turn waits for nobody any more."""
     agent = await make_agent([text("hi")], stores=memory_stores)
     leaving = []

@@ -63,7 +63,7 @@ async def standing(stores, count: int) -> bool:
         ("clear", lambda agent: agent.clear()),
     ],
 )
-async def test_who_writes_beside_a_turn_can_be_cancelled(make_agent, memory_stores, name, act):
+async def test_a_write_beside_a_turn_can_be_cancelled(make_agent, memory_stores, name, act):
     """The write is carried out, and then the cancellation is that of the caller again."""
     spy = SpyStores(memory_stores)
     agent = await make_agent([text("one"), text("two")], stores=spy.stores)
@@ -111,7 +111,9 @@ async def test_a_tool_that_takes_too_long_to_save_ends_alone(make_agent, memory_
 
 
 @pytest.mark.parametrize("leave", ["shutdown", "pause", "wait_for_idle"])
-async def test_nobody_waits_for_a_turn_that_is_only_watched(make_agent, memory_stores, leave):
+async def test_leaving_does_not_wait_for_a_turn_that_is_only_watched(
+    make_agent, memory_stores, leave
+):
     """A request that is found to be accepted elsewhere while somebody waits for the last turn."""
     gate = Gate()
     there = await make_agent(
@@ -155,7 +157,7 @@ async def test_a_turn_that_waits_for_another_of_its_agent_can_be_cancelled(
         await first
 
 
-async def test_a_second_turn_of_an_agent_in_line_comes_before_who_came_later(
+async def test_a_second_waiting_turn_of_an_agent_comes_before_later_agents(
     make_agent, memory_stores
 ):
     """A holds it; B's two turns wait, then C's: they run in that order."""
@@ -176,7 +178,7 @@ async def test_a_second_turn_of_an_agent_in_line_comes_before_who_came_later(
     assert [r.turn for r in await asyncio.gather(*waiting)] == [2, 3, 4]
 
 
-async def test_a_killed_one_in_line_does_not_keep_out_who_does_not_wait(make_agent, memory_stores):
+async def test_a_killed_waiter_does_not_make_the_context_busy(make_agent, memory_stores):
     """Its turn is over, its place is kept for a while yet: provably dead is dead at once."""
     dead = Owner.new()
     await memory_stores.state.join_wait_queue("ada", dead.token(), ttl_s=3600)

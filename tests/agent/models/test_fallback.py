@@ -68,7 +68,9 @@ async def test_the_first_is_asked_and_the_others_are_not():
         InvalidLLMResponse("a web page"),
     ],
 )
-async def test_what_another_can_mend_is_mended(make_agent, stores, error):
+async def test_the_next_model_answers_after_an_error_that_is_only_of_the_first(
+    make_agent, stores, error
+):
     """The turn goes on as if nothing had been; it is told, and the message says who answered."""
     chain, *_ = two([error])
     agent = await make_agent(chain, stores=stores, loop_config=LoopConfig(retry=ONCE))
@@ -136,7 +138,7 @@ async def test_the_warning_comes_before_the_next_one_thinks(make_agent, memory_s
     assert other.left.is_set() == other.hanging.is_set()
 
 
-async def test_when_nobody_answers_the_likeliest_to_pass_is_the_error():
+async def test_if_all_models_fail_the_most_transient_error_is_raised():
     """It keeps its kind and facts, and tells of all of them."""
     soon = RateLimited("slow down", retry_after_s=3.0)
     models = [
@@ -200,7 +202,7 @@ async def test_a_broken_answer_counts_as_a_failure():
     assert len(one.requests) == 5
 
 
-async def test_a_wrong_request_is_nobodys_failure():
+async def test_a_wrong_request_opens_no_circuit():
     """However often it comes."""
     chain, one, _ = two(*[[ContextOverflow("too long")]] * 6)
     for _ in range(6):

@@ -237,7 +237,7 @@ async def test_another_actors_answer_to_a_question_waits_too(make_agent, memory_
     assert [m.text for m in result.messages if m.role == "toolResult"] == ['{"x": 1}']
 
 
-async def test_nobody_decides_what_has_expired_or_is_gone(make_agent, memory_stores):
+async def test_a_decision_on_an_expired_or_deleted_request_is_refused(make_agent, memory_stores):
     """An expired request, a cleared one, one of a fork, one that was never there."""
     office = Office(approval_expires_s=0.000_001)
     agent, name = await asked(make_agent, memory_stores, office)

@@ -90,7 +90,7 @@ async def test_another_input_is_refused_and_stores_nothing(make_agent, stores, o
     assert (await first).outcome is Outcome.COMPLETED
 
 
-async def test_when_it_was_said_and_who_may_see_it_are_not_the_input(make_agent, stores):
+async def test_timestamp_and_credentials_are_no_part_of_the_input(make_agent, stores):
     """Another timestamp, and fresh credentials, make no other request."""
     agent = await make_agent([text("one")], stores=stores)
     await agent.execute_turn(
@@ -187,7 +187,7 @@ async def test_a_request_that_loses_the_claim_to_its_twin_attaches_to_it(make_ag
     await assert_whole(stores)
 
 
-async def test_the_turn_of_a_process_that_died_ends_for_who_asks_again(make_agent, stores):
+async def test_a_request_sent_again_ends_the_turn_of_a_dead_process(make_agent, stores):
     """The retry of a client whose server was killed: interrupted, and not begun a second time."""
     dead, said = Owner.new(), UserMessage("a")
     await stores.state.claim(

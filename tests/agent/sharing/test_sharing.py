@@ -656,7 +656,7 @@ async def test_the_head_is_that_of_the_call_however_late_it_is_read(
     await events.aclose()
 
 
-async def test_a_follower_that_nobody_iterates_is_no_trouble(
+async def test_a_follower_that_is_not_iterated_logs_no_failure(
     make_agent, stores, monkeypatch, caplog
 ):
     """Its reading of the head ends before the stores are let go, and its failure is nobody's."""

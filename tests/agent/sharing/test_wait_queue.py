@@ -127,7 +127,7 @@ async def test_tickets_rise_as_turns_arrived(make_agent, stores):
     assert [r.turn for r in results] == [1, 2, 3]
 
 
-async def test_who_does_not_wait_does_not_jump_the_line(make_agent, stores):
+async def test_a_turn_that_does_not_wait_is_refused_while_others_wait(make_agent, stores):
     """The context is free, and somebody who came earlier has not noticed yet."""
     other = Owner.new()
     ticket = await stores.state.join_wait_queue("ada", other.token(), ttl_s=60)
@@ -139,7 +139,7 @@ async def test_who_does_not_wait_does_not_jump_the_line(make_agent, stores):
     other.retire()
 
 
-async def test_one_who_is_dead_holds_up_nobody(make_agent, stores, held):
+async def test_a_dead_waiter_is_passed_over_at_once(make_agent, stores, held):
     """Provably dead, on the same host: passed over at once, however long its place is kept."""
     _, gate, stream = held
     dead = Owner.new()
@@ -154,7 +154,7 @@ async def test_one_who_is_dead_holds_up_nobody(make_agent, stores, held):
     assert await stores.state.wait_queue("ada") == []
 
 
-async def test_one_who_is_not_heard_of_loses_the_place(make_agent, stores, held):
+async def test_a_waiter_that_does_not_renew_loses_its_place(make_agent, stores, held):
     """Alive, or on another host, but stopped: after the time it had asked for."""
     _, gate, stream = held
     stopped = Owner.new()
@@ -168,7 +168,7 @@ async def test_one_who_is_not_heard_of_loses_the_place(make_agent, stores, held)
     stopped.retire()
 
 
-async def test_giving_up_leaves_no_place_behind(make_agent, stores, held):
+async def test_a_waiter_that_gives_up_leaves_the_queue(make_agent, stores, held):
     """In time, or cancelled: the next in line is not held up."""
     _, gate, stream = held
     hasty = await make_agent(
@@ -188,7 +188,7 @@ async def test_giving_up_leaves_no_place_behind(make_agent, stores, held):
     await stream
 
 
-async def test_one_who_slept_looks_once_more(make_agent, stores, monkeypatch):
+async def test_a_waiter_that_slept_reads_the_store_again(make_agent, stores, monkeypatch):
     """The machine stood still until its time was over: what it had seen before counts no more."""
     spy = SpyStores(stores)
     agent = await make_agent(echo(), stores=spy.stores, on_busy="wait")

@@ -124,7 +124,9 @@ async def test_a_view_from_the_middle_gets_deltas_from_then_on(make_agent, memor
     assert deltas(observer.events) == "two"
 
 
-async def test_a_subscriber_that_raises_harms_nobody(make_agent, stores, caplog):
+async def test_a_subscriber_that_raises_is_detached_and_the_turn_goes_on(
+    make_agent, stores, caplog
+):
     """It is logged and detached; the turn and the other views go on."""
     agent = await make_agent([text("hello")], stores=stores)
     calls = []
@@ -176,7 +178,7 @@ async def test_leaving_an_iteration_detaches(make_agent, stores):
     await assert_whole(stores)
 
 
-async def test_cancelling_who_waits_does_not_cancel_the_turn(make_agent, stores):
+async def test_cancelling_a_waiter_does_not_cancel_the_turn(make_agent, stores):
     """A timeout around `await stream`, `accepted()` or an iteration is the waiter's own."""
     gate, spy, claim = Gate(), SpyStores(stores), asyncio.Event()
 
@@ -290,7 +292,7 @@ async def test_a_model_that_never_waits_can_be_stopped(make_agent, memory_stores
     assert 0 < model.said < 1_000
 
 
-async def test_reports_of_a_tool_reach_who_listens(make_agent, memory_stores):
+async def test_reports_of_a_tool_reach_subscribers(make_agent, memory_stores):
     """From a coroutine and from a thread; a number is a progress, anything else a result."""
 
     @tool
@@ -338,7 +340,9 @@ async def test_what_only_the_store_knows_reaches_every_kind_of_view(make_agent, 
     assert (await agent.execute_turn("again")).text == "hi"
 
 
-async def test_a_failed_turn_that_nobody_looks_at_makes_no_noise(make_agent, memory_stores, caplog):
+async def test_a_failed_turn_without_a_reader_logs_no_unraisable_error(
+    make_agent, memory_stores, caplog
+):
     """No warning about an exception that was never retrieved."""
     import gc
 

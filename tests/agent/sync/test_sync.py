@@ -318,7 +318,7 @@ def test_who_reads_a_stream_is_told_that_the_loop_ends():
         agent.cancel()
 
 
-def test_who_wants_the_program_to_end_does_not_end_the_loop_of_all():
+def test_sys_exit_in_a_subscriber_does_not_end_the_shared_loop():
     """`sys.exit()` in a subscriber runs in a thread that is not the program's."""
     with Agent("sync-exit", llm_provider=ScriptedProvider([text("ok")], repeat=True)) as agent:
         remove = agent.subscribe(lambda _event: sys.exit(3))
@@ -327,7 +327,7 @@ def test_who_wants_the_program_to_end_does_not_end_the_loop_of_all():
         assert agent.execute_turn("and now?").text == "ok"
 
 
-def test_a_process_that_never_used_it_pays_nothing():
+def test_importing_sync_starts_no_thread():
     """Importing starts no thread and no loop."""
     code = "import threading, looopy.sync; print(threading.active_count())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

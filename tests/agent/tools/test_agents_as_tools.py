@@ -248,7 +248,7 @@ async def test_an_answer_that_was_given_before_the_crash_stands(make_agent, stor
     await assert_whole(stores, context_id)
 
 
-async def test_who_runs_the_call_elsewhere_watches_and_takes_over(make_agent, stores):
+async def test_a_second_process_with_the_call_watches_and_takes_over(make_agent, stores):
     """The first process has lost the outer context and stops; the second goes on where that was."""
     gate, seen = Gate(), asyncio.Event()
     replies = ScriptedProvider([tool_call("gate"), text("Three.")])
@@ -354,7 +354,7 @@ async def test_a_call_that_takes_too_long_cancels_the_agent(make_agent, memory_s
     assert result_of(await quick.execute_turn("go")).text == "Three."
 
 
-async def test_somebody_who_stops_the_agent_alone_stops_it(make_agent, memory_stores):
+async def test_cancelling_the_inner_agent_fails_its_call_alone(make_agent, memory_stores):
     """The call fails, and the outer turn goes on."""
     gate = Gate()
     helper = inner([tool_call("gate")], tools=[gate.tool])

@@ -265,7 +265,7 @@ async def test_a_half_stored_turn_is_ended_by_the_next_save(half_stored, begun):
     assert (await begun.state.load("ada")).holder is None
 
 
-async def test_a_half_stored_turn_that_is_dropped_keeps_nobody_waiting(half_stored, begun):
+async def test_dropping_a_half_stored_turn_releases_its_context(half_stored, begun):
     """It counts as one whose process died."""
     with pytest.raises(StoreConflict):
         await half_stored.shutdown()

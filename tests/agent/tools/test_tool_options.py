@@ -153,7 +153,7 @@ async def test_coercing_is_up_to_the_tool(make_agent, stores):
 
 
 @pytest.mark.parametrize("kind", [ConnectionError, TimeoutError])
-async def test_a_service_that_is_away_for_a_moment_costs_no_round(make_agent, stores, kind):
+async def test_a_call_to_an_unavailable_service_is_made_again(make_agent, stores, kind):
     """The call is made again; who watches sees it."""
     tries = []
 

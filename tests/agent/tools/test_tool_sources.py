@@ -112,7 +112,7 @@ async def test_an_agent_that_does_not_start_holds_nothing(make_agent):
     assert (server.users, server.most) == (0, 1)
 
 
-async def test_a_source_that_fails_to_close_harms_nobody(make_agent, caplog):
+async def test_if_a_source_fails_to_close_the_others_are_closed(make_agent, caplog):
     """The others are closed, the agent is shut down, and the failure is logged."""
 
     class Stuck(Server):

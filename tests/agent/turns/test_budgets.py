@@ -193,7 +193,7 @@ async def test_tokens_below_zero_give_nothing_back(make_agent, stores):
     assert (await agent.execute_turn("go")).usage.total_tokens == TEN.input + TEN.output
 
 
-async def test_who_says_so_goes_on_without_a_known_price(make_agent, stores):
+async def test_unknown_cost_ignore_continues_without_a_known_price(make_agent, stores):
     """The calls with a price still count, those without count as nothing."""
     script = [tool_call("add", a=1, b=2)]
     provider = Changing(Cost(total=0.1), None, None, Cost(total=0.1), replies=script)

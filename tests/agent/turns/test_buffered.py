@@ -271,7 +271,7 @@ async def test_a_save_that_failed_half_way_is_carried_on(make_agent, stores, ove
 
 
 @pytest.mark.parametrize("many", [2, 3])
-async def test_nobody_comes_between_turns_that_are_saved_together(make_agent, memory_stores, many):
+async def test_no_turn_comes_between_turns_that_are_saved_together(make_agent, memory_stores, many):
     """Somebody begins to wait while the first of them is stored: all of them are."""
     spy = SpyStores(memory_stores)
     agent = await make_agent(echo(), stores=spy.stores, auto_save=False)
@@ -371,7 +371,7 @@ def stopped_at(spy, method):
 
 
 @pytest.mark.parametrize("ending", ["shutdown", "pause", "save_state"])
-async def test_whoever_saves_beside_another_waits_for_it(make_agent, stores, ending):
+async def test_a_save_beside_another_waits_for_it(make_agent, stores, ending):
     """Each turn is stored once, and neither of them loses one."""
     spy = SpyStores(stores)
     agent = await make_agent(echo(), stores=spy.stores, auto_save=False)
@@ -391,7 +391,7 @@ async def test_whoever_saves_beside_another_waits_for_it(make_agent, stores, end
     await assert_whole(stores)
 
 
-async def test_whoever_saves_while_the_agent_shuts_down_is_told(make_agent, stores):
+async def test_a_save_during_shutdown_is_refused(make_agent, stores):
     """All is stored by then; there is nobody left whose metadata could be saved."""
     spy = SpyStores(stores)
     agent = await make_agent(echo(), stores=spy.stores, auto_save=False)
@@ -408,7 +408,7 @@ async def test_whoever_saves_while_the_agent_shuts_down_is_told(make_agent, stor
     assert [turn.outcome for turn in await stores.journal.turns("ada")] == [Outcome.COMPLETED]
 
 
-async def test_clearing_waits_for_whoever_saves(make_agent, stores):
+async def test_clearing_waits_for_a_save(make_agent, stores):
     """What was being saved is stored whole, and then hidden."""
     spy = SpyStores(stores)
     agent = await make_agent(echo(), stores=spy.stores, auto_save=False)

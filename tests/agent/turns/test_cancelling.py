@@ -293,7 +293,7 @@ async def test_cancel_stops_the_turn_that_runs_not_the_one_that_waits(make_agent
     await assert_whole(stores)
 
 
-async def test_a_turn_that_waits_in_line_can_be_cancelled_at_once(make_agent, stores):
+async def test_a_turn_that_waits_can_be_cancelled_at_once(make_agent, stores):
     """It never was accepted, and the running one goes on."""
     gate = Gate()
     agent = await make_agent(
@@ -437,7 +437,9 @@ def test_an_event_loop_that_stops_loses_no_result_behind_an_artifact(sqlite_file
     assert outcome is Outcome.CANCELLED
 
 
-async def test_a_tool_that_will_not_stop_is_left_behind(make_agent, memory_stores, monkeypatch):
+async def test_after_the_grace_period_a_tool_that_does_not_stop_is_abandoned(
+    make_agent, memory_stores, monkeypatch
+):
     """After the grace period the turn ends, and the call's outcome is unknown."""
     monkeypatch.setattr("looopy.loop.tool_tasks._GRACE_S", 0.01)
     entered, release = asyncio.Event(), asyncio.Event()
@@ -500,7 +502,7 @@ async def test_a_source_of_tools_that_hangs_can_be_cancelled(make_agent, stores)
 
 
 @pytest.mark.parametrize("hangs", [True, False])
-async def test_a_stream_that_cannot_be_closed_costs_nothing(
+async def test_if_a_stream_cannot_be_closed_its_answer_stays(
     make_agent, memory_stores, monkeypatch, hangs
 ):
     """A provider that hangs or raises while it is closed keeps no turn from its end."""

@@ -387,7 +387,7 @@ class SlottedState:
 
 
 @pytest.mark.parametrize("is_slotted", [True, False])
-async def test_what_is_settled_later_is_so_whoever_calls_next(
+async def test_a_late_settlement_counts_for_the_next_caller(
     agent_of, memory_stores, monkeypatch, is_slotted
 ):
     """Another agent, on another binding of the stores; accounts of somebody else may have slots."""
