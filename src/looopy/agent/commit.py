@@ -112,12 +112,13 @@ class TurnLog:
         self._tally = Tally()
         self._writing = WriteLock()
         self._settle = partial(settle_write, outlasts=known.stores.outlasts)
+        self._ttl_s = setup.config.lease_ttl_s
         self._commit = partial(
             Commit,
             context_id=known.context_id,
             epoch=claimed.epoch,
             turn=claimed.turn,
-            ttl_s=setup.config.lease_ttl_s,
+            ttl_s=self._ttl_s,
         )
         self._assistant_position = known.announced_at if plan.run else None
         self._seq = 0
@@ -136,13 +137,6 @@ class TurnLog:
             **({"last_seq": last_seq} if claimed.first_seq else {}),
         )
         if self._buffer is None:
-            self._lease = Lease(
-                self._stores.state,
-                known.context_id,
-                claimed.epoch,
-                setup.config.lease_ttl_s,
-                partial(token.cancel, "fenced"),  # not this log, which holds the lease
-            )
             self.inbox = TurnInbox(
                 self._stores,
                 known.context_id,
@@ -152,6 +146,19 @@ class TurnLog:
                 token,
                 head=claimed.inbox,
             )
+
+    def hold(self) -> None:
+        """From now on, listen to the inbox and renew the lease."""
+        if self.inbox is None:
+            return
+        self.inbox.listen()  # first: its timer is the earlier one
+        self._lease = Lease(
+            self._stores.state,
+            self._known.context_id,
+            self._begun.claimed.epoch,
+            self._ttl_s,
+            partial(self._token.cancel, "fenced"),  # not this log, which holds the lease
+        )
 
     def close(self) -> None:
         """Release the lease and the inbox."""

@@ -139,8 +139,7 @@ class RunningTurn:
         """Pull the turn group by group, to its end."""
         plan, known, config = begun.plan, self.setup.known, self.setup.config
         self.broadcast.accept(log.turn)
-        if log.inbox is not None:
-            log.inbox.listen()
+        log.hold()
         context = TurnContext(
             context_id=known.context_id,
             turn=log.turn,

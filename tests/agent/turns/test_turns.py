@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from tests.agent.kit import add, assert_whole, collect, look, types
 
@@ -331,3 +333,18 @@ async def test_metadata_of_a_turn_is_kept_with_it(make_agent, stores):
     await agent.execute_turn("hello", metadata={"a2a": {"message_id": "m1"}})
     [turn] = await stores.journal.turns("ada")
     assert turn.metadata == {"a2a": {"message_id": "m1"}}
+
+
+async def test_turn_sets_one_timer_of_the_event_loop(make_agent, memory_stores, monkeypatch):
+    """The inbox's timer is the earliest and is set first: none replaces it in the loop."""
+    agent = await make_agent(ScriptedProvider([text("one")]), stores=memory_stores)
+    loop, due = asyncio.get_running_loop(), []
+    call_at = loop.call_at
+
+    def counted(when, *args, **options):
+        due.append(when)
+        return call_at(when, *args, **options)
+
+    monkeypatch.setattr(loop, "call_at", counted)
+    await agent.execute_turn("hi")
+    assert len(due) == 1
