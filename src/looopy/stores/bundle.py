@@ -8,8 +8,8 @@ opened before it is entered. `looopy.stores.opening` makes one of a URL.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import Protocol, Self
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol, Self
 
 from looopy.errors import ConfigurationError
 from looopy.stores.base import (
@@ -121,9 +121,9 @@ class Stores:
             self._spending = make()
         return self._spending
 
-    async def commit(self, commit: Commit) -> Committed:
+    def commit(self, commit: Commit) -> Coroutine[Any, Any, Committed]:
         """Apply one step of a turn, whole or not at all; see `Journal.commit`."""
-        return await self.journal.commit(commit)
+        return self.journal.commit(commit)
 
     def stage_artifacts(self) -> StagedArtifactStore | None:
         """The artifact store for staged changes; `None` if it has no `stage` method."""

@@ -57,16 +57,16 @@ def answer(waiter: asyncio.Future[T], result: T, error: BaseException | None) ->
         waiter.set_exception(error)
 
 
-async def settle_write(
+def settle_write(
     work: Coroutine[Any, Any, T], cancelled: Callable[[], object], *, outlasts: bool
-) -> T:
+) -> Awaitable[T]:
     """
     Like `settle`, for a write of a turn.
 
     Args:
         outlasts: True if *work* waits only for a driver, which carries it out in any case.
     """
-    return await (_led(work, cancelled) if outlasts else settle(work, cancelled))
+    return _led(work, cancelled) if outlasts else settle(work, cancelled)
 
 
 @coroutine

@@ -15,14 +15,14 @@ from looopy.types.event import MessageEnd, ToolExecutionEnd
 from looopy.types.storable import MAX_INT, dump
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_US = timedelta(microseconds=1)
 _ALL = 6
 _OF_A_CALL = 3  # numbers that come before the digests of a request
 
 
 def to_us(moment: datetime) -> int:
     """Microseconds since 1970 of an aware *moment*: how every backend keeps times."""
-    since = moment - _EPOCH
-    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+    return (moment - _EPOCH) // _US
 
 
 def from_us(value: int) -> datetime:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
@@ -52,14 +52,14 @@ class SQLStore:
             return []
         return await self.backend.run(partial(work, self.params(context_id)), write=False)
 
-    async def write(
+    def write(
         self,
         work: Callable[[], Steps[T]],
         context_id: str,
         *,
         inbox: bool = False,
         removes: bool = False,
-    ) -> T:
+    ) -> Coroutine[Any, Any, T]:
         """
         Run an operation that changes *context_id*, and notify its waiters after the commit.
 
@@ -68,7 +68,7 @@ class SQLStore:
             removes: See `Driver.run`.
         """
         ring = Ring(self.tenant, context_id, inbox)
-        return await self.backend.run(work, write=True, ring=ring, removes=removes)
+        return self.backend.run(work, write=True, ring=ring, removes=removes)
 
 
 def one_step(query: Query) -> Steps[Rows]:

@@ -142,8 +142,7 @@ class SQLiteDriver:
         if worker is None:
             raise StoreUnavailable(f"the stores of {self._path} are closed: open them first")
         refuse_strangers(self._path, self._pid, worker.loop)
-        found: T = await worker.ask(work, ring, removes=removes)
-        return found
+        return await worker.ask(work, ring, removes=removes)
 
     async def backups(self, *, remove: bool) -> Sequence[Path]:
         """The copies beside the file; see `Driver.backups`."""
@@ -258,13 +257,13 @@ class _Worker:
             self._thread.join()  # it has nothing left to do
             raise
 
-    async def ask(
-        self, work: Callable[[], Steps[Any]], ring: Ring | None, *, removes: bool = False
-    ) -> Any:
+    def ask(
+        self, work: Callable[[], Steps[T]], ring: Ring | None, *, removes: bool = False
+    ) -> asyncio.Future[T]:
         """Have *work* carried out. Cancelled, it is carried out all the same."""
-        future: asyncio.Future[Any] = self.loop.create_future()
+        future: asyncio.Future[T] = self.loop.create_future()
         self._queue.put(_Job(work, future, ring, removes=removes))
-        return await future
+        return future
 
     def stop(self) -> None:
         """Let the thread end once it has done what was asked before."""
