@@ -186,7 +186,8 @@ class Guards:
         threshold = self.config.doom_loop_threshold
         self._calls.append(f"{call.name.strip().casefold()}\0{arguments}")
         del self._calls[: -threshold * _LONGEST_CYCLE]
-        length = next((n for n in range(1, _LONGEST_CYCLE + 1) if self._goes_round(n)), None)
+        lengths = range(1, len(self._calls) // threshold + 1)
+        length = next((n for n in lengths if self._goes_round(n)), None)
         if length is None:
             self._warned = False
             return None
