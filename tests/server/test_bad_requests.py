@@ -253,8 +253,8 @@ async def test_paths_and_queries_are_checked():
             ("/contexts/c/messages?include_hidden=yes", 400, "invalid_request"),
             ("/contexts/c/turns?after=%C2%B2", 400, "invalid_request"),
             ("/contexts/c/events?after=99", 400, "invalid_place"),
-            ("/contexts/c/events?after=-1", 400, "invalid_place"),
-            ("/contexts/c/events?after=x", 400, "invalid_place"),
+            ("/contexts/c/events?after=-1", 400, "invalid_request"),
+            ("/contexts/c/events?after=x", 400, "invalid_request"),
             ("/contexts/c/artifacts/nothing", 404, "artifact_not_found"),
             ("/contexts/c/artifacts/x?version=no", 400, "invalid_request"),
             ("/contexts/c/nothing", 404, "not_found"),
@@ -315,3 +315,31 @@ def test_limits_are_numbers_above_zero():
     for wrong in ({"streams": 0}, {"body_s": "1"}, {"page": 1.5}, {"streams": True}):
         with pytest.raises(ConfigurationError, match=next(iter(wrong))):
             Limits(**wrong)
+
+
+FIELDS = [
+    ("steer", {}, "/message", "message is missing: text or an object with content"),
+    ("steer", {"message": ["x"]}, "/message", "message must be text or an object with content"),
+    ("steer", {"message": {}}, "/message/content", "missing: text or a list of objects"),
+    ("steer", {"message": {"content": [1]}}, "/message/content", "text or a list of objects"),
+    ("steer", {"message": "x", "expected_turn": True}, "/expected_turn", "a whole number"),
+    ("rewind", {}, "/to", "to is missing: a whole number"),
+    ("rewind", {"to": None}, "/to", "to must be a whole number"),
+    ("decisions", {"request_id": 1, "answer": True}, "/request_id", "request_id must be text"),
+    ("decisions", {"request_id": "R"}, "/answer", "answer is missing: a value"),
+    ("fork", {"new_context_id": 1}, "/new_context_id", "new_context_id must be text"),
+    ("compact", {"keep_turns": 1.5}, "/keep_turns", "keep_turns must be a whole number"),
+    ("turns/1/replay", {"ignore": "tools"}, "/ignore", "ignore must be a list of texts"),
+    ("turns/1/replay", {"ignore": [1]}, "/ignore", "ignore must be a list of texts"),
+]
+
+
+async def test_a_field_of_another_type_is_refused_with_its_place_and_type():
+    """In each request with a body, before the context is looked up."""
+    async with serving() as (client, _):
+        for path, body, place, text in FIELDS:
+            answer = await client.post(f"/contexts/c/{path}", json=body)
+            error = answer.json()["error"]
+            assert (answer.status_code, error["code"]) == (400, "invalid_request"), (path, error)
+            assert error["path"] == place, (path, body)
+            assert text in error["message"], error

@@ -352,7 +352,6 @@ OTHERS = {
     "looopy.server.page.timeline:_MOST_RUNS": "a longer timeline is cut",
     "looopy.server.page.timeline:_LONGEST_TEXT": "a longer text is cut",
     "looopy.server.gate.jwt:_LONGEST_TOKEN": "test_auth: a long token",
-    "looopy.server.openapi:_CONTEXT_ID": "describes that of the library",
     "looopy.server.gate.connections:_MOST_FILES": "of the process, not of a request",
     "looopy.server.gate.quotas:_MOST_TENANTS": "how many are remembered",
     "looopy.server.page.replays:_MOST_S": "test_replay_api: a prompt that waits",

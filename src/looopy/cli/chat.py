@@ -53,7 +53,7 @@ from looopy.types.message_json import message_from_json
 from looopy.types.state import Outcome, PendingKind
 
 if TYPE_CHECKING:
-    from looopy.server.client import ContextItem, MessageItem
+    from looopy.server.models import Context, PlacedMessage
 
 T = TypeVar("T")
 _LOCAL_HISTORY_TOKENS: Final = 2_400  # the embedded model's window also has to hold the rest
@@ -271,7 +271,7 @@ class Talk:
         self._background.leave()
         try:
             item = self.call(self._place.context(self.context_id))
-            past: list[MessageItem] = []
+            past: list[PlacedMessage] = []
             if with_past:
                 newest = self._place.newest_messages(self.context_id, _PAST_MESSAGES + 1)
                 past = self.call(newest)
@@ -352,7 +352,7 @@ class Talk:
         self._seq = after
         self._background.follow(self._place, self.context_id, after)
 
-    def _settled(self) -> ContextItem | None:
+    def _settled(self) -> Context | None:
         """Show all that happens until no turn runs; the context then, `None` if there is none."""
         with self._terminal.working("working"), self._interrupts_cancel():
             while True:
@@ -466,11 +466,11 @@ class Talk:
             return True
         return self._begin(None) and self._ended()
 
-    def _goes_on(self, item: ContextItem) -> bool:
+    def _goes_on(self, item: Context) -> bool:
         """True if a turn was begun, because one was interrupted or waits for an answer."""
         return self._continues(item) or self._offers(item) or self._asks(item)
 
-    def _continues(self, item: ContextItem) -> bool:
+    def _continues(self, item: Context) -> bool:
         """Continue an own turn whose process died, a few times; all terminals send one key."""
         turn = item["interrupted_turn"]
         waits = item["waits_for"] is not None  # until an operator raises a budget
@@ -479,7 +479,7 @@ class Talk:
         self._tries += 1
         return self._begin(None, key=f"continue-{turn}")
 
-    def _offers(self, item: ContextItem) -> bool:
+    def _offers(self, item: Context) -> bool:
         """Ask whether to continue a turn that was interrupted, or that failed before this chat."""
         turn, wait = item["interrupted_turn"], item["waits_for"]
         what = "was interrupted." if wait is None else f"waits: {one_line(wait, 500)}"
@@ -501,7 +501,7 @@ class Talk:
             return self._say(answer)  # neither yes nor no: it is the next message
         return False
 
-    def _asks(self, item: ContextItem) -> bool:
+    def _asks(self, item: Context) -> bool:
         """Ask about each call that waits for it; an unanswered one keeps waiting."""
         inputs: dict[str, Any] = {}
         expired = False

@@ -21,7 +21,7 @@ from looopy.types.message import AssistantMessage, Message, ToolResultMessage, U
 from looopy.types.message_json import message_from_json
 
 if TYPE_CHECKING:
-    from looopy.server.client import ContextItem
+    from looopy.server.models import Context
 
 
 async def list_contexts(
@@ -41,7 +41,7 @@ async def list_contexts(
         ValueRefused: A condition is invalid; see `Conversations.contexts`, which takes them.
     """
     conditions["metadata"] = dict(map(_entry, metadata))
-    items: list[ContextItem] = []
+    items: list[Context] = []
     shown = 0
     while True:
         most = None if limit is None else limit - shown

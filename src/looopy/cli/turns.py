@@ -10,18 +10,20 @@ import json
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from looopy.cli.conversations.server import ServedConversations
 from looopy.cli.event_view import View
 from looopy.cli.render import json_line
 from looopy.cli.terminal import Terminal, one_line
 from looopy.errors import ConfigurationError, ContextNotFound, InputNotFound
-from looopy.server.client import RequestItem
 from looopy.stores.rules import check_context_id
 from looopy.types.approval import Approve, Deny
 from looopy.types.event import InputRequired, TurnEnd, event_to_json
 from looopy.types.state import Outcome
+
+if TYPE_CHECKING:
+    from looopy.server.models import OpenRequest
 
 
 async def follow_context(
@@ -207,7 +209,7 @@ async def list_requests(place: ServedConversations, terminal: Terminal, *, as_js
     return 0
 
 
-async def _requests(place: ServedConversations) -> AsyncIterator[RequestItem]:
+async def _requests(place: ServedConversations) -> AsyncIterator[OpenRequest]:
     after: str | None = None
     while True:
         page = await place.requests(after=after)

@@ -8,9 +8,10 @@ process stops. The protocols are thin layers above it. The room may import every
 - Agents: `host` (one live agent per context), `feed` (the events of one context, stored and
   passing, for any number of readers), `deciding` (approvals that another person than the owner may
   decide).
-- HTTP: `app` (the ASGI application), `api` (its paths), `app_context` (what they share), `items`
-  (contexts, turns and messages as JSON), `openapi` (their description), `sse` (event streams),
-  `download` (artifacts), `problems` and `codes` (errors on the wire), `metrics`.
+- HTTP: `app` (the ASGI application), `api` (its paths, in one table), `app_context` (what they
+  share), `models` (the JSON objects of requests and answers), `items` (makes them of records),
+  `openapi` (describes table and models), `sse` (event streams), `download` (artifacts), `problems`
+  and `codes` (errors on the wire), `metrics`.
 - `gate/`: who may come in, and how much of the server a caller may take.
 - `protocols/`: A2A, ACP, AG-UI, the AI SDK, MCP and OpenAI's Responses API.
 - `page/`: the page at `/ui`, and the parts of the HTTP API that only the page needs.

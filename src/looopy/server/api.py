@@ -12,9 +12,10 @@ import asyncio
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
+from dataclasses import dataclass
 from datetime import date
 from functools import partial
-from typing import Any, Final, TypeAlias, cast
+from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar, cast
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -24,29 +25,24 @@ from looopy.agent.agent import Agent
 from looopy.errors import LimitExceeded, LooopyError, ValueRefused
 from looopy.loop.incoming import as_user_message
 from looopy.replay.beside import message_of
+from looopy.replay.differences import PARTS
+from looopy.server import models
 from looopy.server.app_context import AppContext
-from looopy.server.deciding import request_to_json
+from looopy.server.deciding import RequestPage
 from looopy.server.download import download, newest
-from looopy.server.gate.body import check_fields
 from looopy.server.gate.expiry import while_valid
-from looopy.server.items import (
-    artifact_to_json,
-    context_to_json,
-    entry_to_json,
-    hit_to_json,
-    is_hidden,
-    lease_to_json,
-    placed_to_json,
-    turn_to_json,
-)
+from looopy.server.gate.fields import check_body, invalid, read_query, whole
+from looopy.server.items import Model, context_to_json, item, placed_to_json, turn_to_json
+from looopy.server.openapi import Media, Operation
 from looopy.server.page.budgets import owner_budget
-from looopy.server.page.clip import LEAST, clip
-from looopy.server.page.compact import CHOICES, compacted
+from looopy.server.page.clip import clip
+from looopy.server.page.compact import Included, compacted
 from looopy.server.page.replays import forked, name_beside, recorded, replayed
 from looopy.server.page.timeline import timeline
 from looopy.server.problems import Problem
 from looopy.server.sse import LONG, EventStream, Frames, framed, json_bytes, place_of
 from looopy.stores.base import MessageStore
+from looopy.stores.contexts.search import SearchPage
 from looopy.stores.pages import Portion
 from looopy.stores.records import ContextRecord, MessageRecord
 from looopy.stores.rules import check_idempotency_key, no_context
@@ -54,15 +50,71 @@ from looopy.types.context import AuthContext
 from looopy.types.event import AgentEvent, event_to_json
 from looopy.types.message import UserMessage
 from looopy.types.message_json import message_from_json
-from looopy.types.ranges import counted
+from looopy.types.state import AgentStatus
 from looopy.types.storable import escape
 
 _PAGE = 50
 _TITLE_CHARS = 80
 ARTIFACT: Final = "/contexts/{context_id}/artifacts/{artifact_id:path}"
 """The path of an artifact's content, which other protocols give out."""
-_Body: TypeAlias = dict[str, Any]
+OPERATIONS: Final[list[Operation]] = []
 _Writer: TypeAlias = Callable[[AsyncGenerator[AgentEvent, None]], AsyncGenerator[bytes, None]]
+
+_ONE: Final = "/contexts/{context_id}"
+_AFTER: Final = "`next` of the page before."
+_NUMBERED: Final = {"after": Annotated[models.Number, _AFTER], "limit": models.Limit}
+_NAMED: Final = {"after": Annotated[str, _AFTER], "limit": models.Limit}
+_STREAM: Final = {
+    "format": Annotated[Literal["full", "compact"], "Each event whole, or each fact once."],
+    "include": Annotated[list[Included], "With `format=compact`: send these as well."],
+    "clip": Annotated[models.Clip, "With `format=compact`: cut longer texts of events."],
+}
+_EVENTS: Final = Media({"text/event-stream": str})
+_KEY: Final = {
+    "Idempotency-Key": Annotated[str, ("minLength", 1), ("maxLength", 256), "Names this request."]
+}
+_TOLD: Final = {"message": models.UserMessage, "expected_turn": models.Number | None}
+
+
+@dataclass(slots=True)
+class _Asked:
+    """A request of a caller who is known; its body and its query have been checked."""
+
+    request: Request
+    auth: AuthContext
+    body: Mapping[str, Any]
+    query: Mapping[str, Any]
+
+    @property
+    def context_id(self) -> str:
+        """The context in the address."""
+        return str(self.request.path_params["context_id"])
+
+    @property
+    def turn(self) -> int:
+        """The turn in the address."""
+        return whole(self.request.path_params["turn"], "/turn")
+
+    @property
+    def key(self) -> str | None:
+        """The idempotency key, if there is one."""
+        key = self.request.headers.get("idempotency-key")
+        if key is not None:
+            check_idempotency_key(key)
+        return key
+
+
+_Handler = TypeVar("_Handler", bound=Callable[["_Api", _Asked], Awaitable[Any]])
+
+
+def _operation(method: str, path: str, **facts: Any) -> Callable[[_Handler], _Handler]:
+    """Put a handler into the table, with the *facts* of its `Operation`."""
+
+    def add(handler: _Handler) -> _Handler:
+        OPERATIONS.append(Operation(method, path, handler, **facts))
+        return handler
+
+    return add
 
 
 class _Api:
@@ -73,56 +125,97 @@ class _Api:
         self._host = app_context.host
         self._frames = Frames()
 
+    async def answer(self, operation: Operation, request: Request) -> Response:
+        """Answer a request, which is refused unless its caller is known and its fields fit."""
+        auth = await self._app_context.identify(request)
+        body: Mapping[str, Any] = {}
+        if operation.body is not None:
+            body = await self._app_context.read_json(request)
+            check_body(body, operation.body)
+        asked = _Asked(request, auth, body, read_query(request, operation.query))
+        answer = await operation.handler(self, asked)
+        if isinstance(answer, Response):
+            return answer
+        if answer is None:
+            return Response(status_code=operation.status)
+        return JSONResponse(answer, operation.status)
+
     # --- turns ---------------------------------------------------------------------------------
 
-    async def begin_turn(self, request: Request) -> Response:
-        """Begin or continue a turn: `POST /contexts/{id}/turns`."""
-        auth, body = await self._asked(request, ("message", "inputs", "metadata"))
-        write = self._writer(request)
-        context_id = request.path_params["context_id"]
-        message = None if body.get("message") is None else self._message(body)
-        inputs, metadata = _object(body, "inputs"), _object(body, "metadata")
-        key = _key(request)
+    @_operation(
+        "POST",
+        f"{_ONE}/turns",
+        answer=models.Accepted,
+        status=202,
+        body={
+            "message": models.UserMessage | None,
+            "inputs": models.Object | None,
+            "metadata": models.Object | None,
+        },
+        query=_STREAM,
+        headers=_KEY,
+        others={200: _EVENTS},
+    )
+    async def begin_turn(self, asked: _Asked) -> models.Accepted | Response:
+        """
+        Begin or continue a turn.
+
+        Without a message, it continues the last one. With `Accept: text/event-stream` it is
+        streamed, with status 200.
+        """
+        write, context_id = self._writer(asked), asked.context_id
+        message, key = self._message(asked), asked.key
         async with (
-            self._host.agent(context_id, auth, create=message is not None) as agent,
-            self._app_context.turn(auth, context_id, key),
+            self._host.agent(context_id, asked.auth, create=message is not None) as agent,
+            self._app_context.turn(asked.auth, context_id, key),
         ):
             turn = agent.execute_turn(
                 message,
-                auth,
-                inputs=inputs,
-                metadata=metadata,
+                asked.auth,
+                inputs=asked.body.get("inputs"),
+                metadata=asked.body.get("metadata"),
                 idempotency_key=key,
             )
-            streams = "text/event-stream" in request.headers.get("accept", "")
+            streams = "text/event-stream" in asked.request.headers.get("accept", "")
             view = aiter(turn) if streams else None  # from here on it misses no delta
             number = await turn.accepted()
         if view is not None:
-            frames = write(while_valid(self._turn_events(context_id, auth, view), auth))
-            return EventStream(self._app_context, auth, frames)
-        return JSONResponse({"context_id": context_id, "turn": number}, 202)
+            events = self._turn_events(context_id, asked.auth, view)
+            return EventStream(
+                self._app_context, asked.auth, write(while_valid(events, asked.auth))
+            )
+        return {"context_id": context_id, "turn": number}
 
-    async def run_beside(self, request: Request) -> Response:
-        """Run a turn's message in a fork: `POST /contexts/{id}/turns/{turn}/run-beside`."""
-        auth, body = await self._asked(request, ("message",))
-        record, key = await self._known(request, auth), _key(request)
-        message = None if body.get("message") is None else self._message(body)
-        recording = await recorded(self._host, auth, record, _turn(request))
-        asked = message_of(recording)
-        name = name_beside(recording, auth, key)
-        stores = self._host.stores_for(auth)
-        async with self._app_context.turn(auth, name, key):
+    @_operation(
+        "POST",
+        f"{_ONE}/turns/{{turn}}/run-beside",
+        status=202,
+        body={"message": models.UserMessage | None},
+        headers=_KEY,
+    )
+    async def run_beside(self, asked: _Asked) -> models.Accepted:
+        """
+        Run a turn's message, or another one, in a fork that begins where the turn began.
+
+        Calls the model and the tools of the present agent.
+        """
+        record, key = await self._known(asked), asked.key
+        recording = await recorded(self._host, asked.auth, record, asked.turn)
+        message = self._message(asked) or message_of(recording)
+        name = name_beside(recording, asked.auth, key)
+        stores = self._host.stores_for(asked.auth)
+        async with self._app_context.turn(asked.auth, name, key):
             made = await forked(stores, recording, name, again=key is not None)
             try:
-                async with self._host.agent(name, auth, create=False) as agent:
-                    turn = agent.execute_turn(message or asked, auth, idempotency_key=key)
+                async with self._host.agent(name, asked.auth, create=False) as agent:
+                    turn = agent.execute_turn(message, asked.auth, idempotency_key=key)
                     number = await turn.accepted()
             except Exception:
                 if made:  # an empty fork is of no use
                     with suppress(LooopyError):
-                        await self._app_context.erase(name, auth)
+                        await self._app_context.erase(name, asked.auth)
                 raise
-        return JSONResponse({"context_id": name, "turn": number}, 202)
+        return {"context_id": name, "turn": number}
 
     async def _turn_events(
         self, context_id: str, auth: AuthContext, view: AsyncIterator[AgentEvent]
@@ -131,194 +224,264 @@ class _Api:
             async for event in view:
                 yield event
 
-    async def steer(self, request: Request) -> Response:
-        """Send a message to the running turn: `POST /contexts/{id}/steer`."""
-        return await self._tell(request, Agent.steer)
+    @_operation("POST", f"{_ONE}/steer", status=202, body=_TOLD, headers=_KEY)
+    async def steer(self, asked: _Asked) -> models.Accepted:
+        """Send a message to the running turn."""
+        return await self._tell(asked, Agent.steer)
 
-    async def follow_up(self, request: Request) -> Response:
-        """Send a message for the end of the running turn: `POST /contexts/{id}/follow-up`."""
-        return await self._tell(request, Agent.follow_up)
+    @_operation("POST", f"{_ONE}/follow-up", status=202, body=_TOLD, headers=_KEY)
+    async def follow_up(self, asked: _Asked) -> models.Accepted:
+        """Send a message for the end of the running turn."""
+        return await self._tell(asked, Agent.follow_up)
 
-    async def _tell(self, request: Request, tell: Callable[..., Awaitable[None]]) -> Response:
-        auth, body = await self._asked(request, ("message", "expected_turn"))
-        record, key = await self._known(request, auth), _key(request)
-        expected = _number(body, "expected_turn")
+    async def _tell(self, asked: _Asked, tell: Callable[..., Awaitable[None]]) -> models.Accepted:
+        record, key = await self._known(asked), asked.key
+        expected = asked.body.get("expected_turn")
         if key is not None and expected is None:
-            raise _invalid("/expected_turn", "is missing: an idempotency key is for one turn")
-        await self._app_context.space(auth)
-        async with self._host.agent(record.context_id, auth, create=False) as agent:
-            message = self._message(body)
-            await tell(agent, message, auth, expected_turn=expected, idempotency_key=key)
+            raise invalid("/expected_turn", "is missing: an idempotency key is for one turn")
+        await self._app_context.space(asked.auth)
+        async with self._host.agent(record.context_id, asked.auth, create=False) as agent:
+            message = self._message(asked)
+            await tell(agent, message, asked.auth, expected_turn=expected, idempotency_key=key)
         return _accepted(record, expected)
 
-    async def cancel(self, request: Request) -> Response:
-        """Stop the running turn: `POST /contexts/{id}/cancel`."""
-        auth, _ = await self._asked(request, ())
-        record = await self._known(request, auth)
-        async with self._host.agent(record.context_id, auth, create=False) as agent:
+    @_operation("POST", f"{_ONE}/cancel", status=202, body={})
+    async def cancel(self, asked: _Asked) -> models.Accepted:
+        """Stop the running turn."""
+        record = await self._known(asked)
+        async with self._host.agent(record.context_id, asked.auth, create=False) as agent:
             await agent.cancel()
         return _accepted(record)
 
-    async def requests(self, request: Request) -> Response:
-        """List the requests of others that the caller may decide: `GET /requests`."""
-        auth = await self._app_context.identify(request)
+    @_operation("GET", "/requests", query=_NAMED)
+    async def requests(self, asked: _Asked) -> models.Page[models.OpenRequest, str]:
+        """List the requests of others that the caller may decide."""
         page = await self._host.requests(
-            auth, after=request.query_params.get("after"), limit=self._limit(request)
+            asked.auth, after=asked.query.get("after"), limit=self._limit(asked)
         )
-        items = [request_to_json(one) for one in page.items]
-        return JSONResponse({"items": items, "next": page.next})
+        return _page(models.OpenRequest, page)
 
-    async def decide(self, request: Request) -> Response:
-        """Decide a call that waits for approval: `POST /contexts/{id}/decisions`."""
-        auth, body = await self._asked(request, ("request_id", "answer"))
-        context_id, request_id = request.path_params["context_id"], body.get("request_id")
-        if not isinstance(request_id, str):
-            raise _invalid("/request_id", "must be text")
-        async with self._app_context.turn(auth, context_id):
+    @_operation("POST", f"{_ONE}/decisions", body={"request_id": str, "answer": Any})
+    async def decide(self, asked: _Asked) -> models.EventStored:
+        """
+        Decide a call that waits for approval.
+
+        The context may be the caller's or another actor's. Then the call waits for its own actor:
+        an empty turn of that actor runs it.
+        """
+        context_id, request_id = asked.context_id, asked.body["request_id"]
+        answer = asked.body["answer"]
+        async with self._app_context.turn(asked.auth, context_id):
             try:
-                event = await self._host.decide(context_id, request_id, body.get("answer"), auth)
+                event = await self._host.decide(context_id, request_id, answer, asked.auth)
             except ValueRefused as error:
                 place = (error.path or "").replace(f"/inputs/{escape(request_id)}", "/answer", 1)
                 raise Problem(error.message, code="value_refused", path=place) from None
-        return JSONResponse({"event": event_to_json(event)})
+        return {"event": event_to_json(event)}
 
     # --- the past ------------------------------------------------------------------------------
 
-    async def fork(self, request: Request) -> Response:
-        """Make a context that begins with the past of this one: `POST /contexts/{id}/fork`."""
-        auth, body = await self._asked(request, ("new_context_id", "at"))
-        record = await self._known(request, auth)
-        name = body.get("new_context_id")
-        if name is not None and not isinstance(name, str):
-            raise _invalid("/new_context_id", "must be text")
+    @_operation(
+        "POST",
+        f"{_ONE}/fork",
+        status=201,
+        body={"new_context_id": models.ContextId | None, "at": models.Number | None},
+    )
+    async def fork(self, asked: _Asked) -> models.Context:
+        """Make a context that begins with the past of this one."""
+        record = await self._known(asked)
+        name = asked.body.get("new_context_id")
         name = secrets.token_urlsafe(16) if name is None else name
-        at = _number(body, "at")
-        await self._app_context.space(auth)
-        async with self._host.agent(record.context_id, auth, create=False) as agent:
+        await self._app_context.space(asked.auth)
+        async with self._host.agent(record.context_id, asked.auth, create=False) as agent:
             try:
-                await agent.fork(name, at=at)
+                await agent.fork(name, at=asked.body.get("at"))
             except ValueRefused as error:
                 path = "/new_context_id" if error.path == "/context_id" else error.path
                 raise ValueRefused(str(error), path=path) from None
-        made = await self._host.authorise(name, auth)
-        return JSONResponse({} if made is None else _item(made), 201)
+        made = await self._host.authorise(name, asked.auth)
+        if made is None:
+            raise no_context(name)
+        return context_to_json(made)
 
-    async def rewind(self, request: Request) -> Response:
-        """Hide a turn and all after it: `POST /contexts/{id}/rewind`."""
-        auth, body = await self._asked(request, ("to",))
-        to = _number(body, "to")
-        if to is None:
-            raise _invalid("/to", "is missing: the number of the first turn to hide")
-        async with self._host.agent(_name(request), auth, create=False) as agent:
-            event = await agent.rewind(to)
-        return JSONResponse({"event": event_to_json(event)})
+    @_operation(
+        "POST",
+        f"{_ONE}/rewind",
+        body={"to": Annotated[int, ("minimum", 1), "The number of the first turn to hide."]},
+    )
+    async def rewind(self, asked: _Asked) -> models.EventStored:
+        """Hide a turn and all after it."""
+        async with self._host.agent(asked.context_id, asked.auth, create=False) as agent:
+            event = await agent.rewind(asked.body["to"])
+        return {"event": event_to_json(event)}
 
-    async def undo_rewind(self, request: Request) -> Response:
-        """Show again what the newest rewind hid: `POST /contexts/{id}/undo-rewind`."""
-        auth, _ = await self._asked(request, ())
-        async with self._host.agent(_name(request), auth, create=False) as agent:
+    @_operation("POST", f"{_ONE}/undo-rewind", body={})
+    async def undo_rewind(self, asked: _Asked) -> models.EventStored:
+        """Show again what the newest rewind hid."""
+        async with self._host.agent(asked.context_id, asked.auth, create=False) as agent:
             event = await agent.undo_rewind()
-        return JSONResponse({"event": event_to_json(event)})
+        return {"event": event_to_json(event)}
 
-    async def compact(self, request: Request) -> Response:
-        """Have the model summarise the older part: `POST /contexts/{id}/compact`."""
-        auth, body = await self._asked(request, ("keep_turns",))
-        keep = _number(body, "keep_turns")
-        async with self._host.agent(_name(request), auth, create=False) as agent:
-            await self._app_context.space(auth)
+    @_operation("POST", f"{_ONE}/compact", body={"keep_turns": models.Number | None})
+    async def compact(self, asked: _Asked) -> models.Compacted:
+        """Have the model summarise the older part."""
+        keep = asked.body.get("keep_turns")
+        async with self._host.agent(asked.context_id, asked.auth, create=False) as agent:
+            await self._app_context.space(asked.auth)
             event = await agent.compact(1 if keep is None else keep)
-        return JSONResponse({"event": None if event is None else event_to_json(event)})
+        return {"event": None if event is None else event_to_json(event)}
 
-    async def delete(self, request: Request) -> Response:
-        """Erase a context: `DELETE /contexts/{id}`."""
-        auth = await self._app_context.identify(request)
-        await self._app_context.erase(_name(request), auth, force=_flag(request, "force"))
-        return Response(status_code=204)
+    @_operation(
+        "DELETE", _ONE, status=204, query={"force": Annotated[bool, "Also while a turn runs."]}
+    )
+    async def delete(self, asked: _Asked) -> None:
+        """Erase a context."""
+        force = asked.query.get("force", False)
+        await self._app_context.erase(asked.context_id, asked.auth, force=force)
 
     # --- reading -------------------------------------------------------------------------------
 
-    async def events(self, request: Request) -> Response:
-        """Follow the events: `GET /contexts/{id}/events`."""
-        auth = await self._app_context.identify(request)
-        record = await self._known(request, auth)
-        after, write = place_of(request, record.last_seq), self._writer(request)
-        events = self._host.events(
-            record.context_id, auth, after=record.last_seq if after is None else after
-        )
-        return EventStream(self._app_context, auth, write(while_valid(events, auth)))
+    @_operation(
+        "GET",
+        f"{_ONE}/events",
+        answer=_EVENTS,
+        query={
+            "after": Annotated[
+                models.Number, "The `seq` behind which to begin; by default the head."
+            ],
+            **_STREAM,
+        },
+        headers={
+            "Last-Event-ID": Annotated[
+                models.Number, "The `seq` behind which to begin; wins over `after`."
+            ]
+        },
+    )
+    async def events(self, asked: _Asked) -> Response:
+        """
+        Follow the events.
 
-    async def contexts(self, request: Request) -> Response:
-        """List the caller's contexts: `GET /contexts`."""
-        auth = await self._app_context.identify(request)
-        query = request.query_params
+        `id` is the `seq` of a durable event, `event` its type.
+        """
+        record = await self._known(asked)
+        after, write = place_of(asked.request, record.last_seq), self._writer(asked)
+        events = self._host.events(
+            record.context_id, asked.auth, after=record.last_seq if after is None else after
+        )
+        return EventStream(self._app_context, asked.auth, write(while_valid(events, asked.auth)))
+
+    @_operation(
+        "GET",
+        "/contexts",
+        query={
+            "status": Annotated[
+                str, ("enum", [one.value for one in AgentStatus]), "Contexts of this status."
+            ],
+            "tag": Annotated[list[str], "Contexts that have all of these tags."],
+            "title": Annotated[bool, "With the beginning of each, as `title`."],
+            **_NAMED,
+        },
+    )
+    async def contexts(self, asked: _Asked) -> models.Page[models.Context, str]:
+        """List the caller's contexts, the last used first."""
+        query = asked.query
         try:
-            page = await self._host.stores_for(auth).contexts.list(
-                owner=auth.actor_id,
+            page = await self._host.stores_for(asked.auth).contexts.list(
+                owner=asked.auth.actor_id,
                 status=query.get("status"),
-                tags=query.getlist("tag"),
+                tags=query.get("tag", ()),
                 after=query.get("after"),
-                limit=self._limit(request),
+                limit=self._limit(asked),
             )
         except LimitExceeded as error:  # for ever, whenever the client comes again
             raise Problem(str(error), code="limit_exceeded", path="/tag") from None
-        items = [_item(one) for one in page.items]
-        if _flag(request, "title"):
-            store = self._host.stores_for(auth).messages
-            for item in items:
-                item["title"] = await _title(store, item["context_id"])
-        return JSONResponse({"items": items, "next": page.next})
+        items = [context_to_json(one) for one in page.items]
+        if query.get("title"):
+            store = self._host.stores_for(asked.auth).messages
+            for one in items:
+                one["title"] = await _title(store, one["context_id"])
+        return {"items": items, "next": page.next}
 
-    async def search(self, request: Request) -> Response:
-        """Search the messages of the caller's contexts: `GET /search`."""
-        auth = await self._app_context.identify(request)
-        query = request.query_params
-        page = await self._host.stores_for(auth).contexts.search(
+    @_operation(
+        "GET",
+        "/search",
+        query={
+            "query": Annotated[str, 'Words, `"a phrase"`, or `beginn*`.'],
+            "context_id": Annotated[models.ContextId, "Only in this context."],
+            **_NAMED,
+        },
+    )
+    async def search(self, asked: _Asked) -> models.Page[models.Hit, str]:
+        """Find the messages of the caller's contexts that have all words of a query."""
+        query = asked.query
+        page = await self._host.stores_for(asked.auth).contexts.search(
             query.get("query", ""),
             context_id=query.get("context_id"),
-            owner=auth.actor_id,
+            owner=asked.auth.actor_id,
             after=query.get("after"),
-            limit=self._limit(request),
+            limit=self._limit(asked),
         )
-        return JSONResponse({"items": [hit_to_json(one) for one in page.items], "next": page.next})
+        return _page(models.Hit, page)
 
-    async def budget(self, request: Request) -> Response:
-        """The caller's budget of a day and of its month: `GET /budget`."""
-        auth = await self._app_context.identify(request)
-        name = request.query_params.get("context_id")
-        record = None if name is None else await self._host.authorise(name, auth)
-        return JSONResponse(await owner_budget(self._host, auth, record, _day(request)))
+    @_operation(
+        "GET",
+        "/budget",
+        query={
+            "day": Annotated[date, "Today by default, in UTC."],
+            "context_id": Annotated[models.ContextId, "The context whose agent has the limits."],
+        },
+    )
+    async def budget(self, asked: _Asked) -> models.BudgetOfOwner:
+        """
+        Show the caller's budget of a day and of its month.
 
-    async def context(self, request: Request) -> Response:
-        """Describe a context: `GET /contexts/{id}`."""
-        auth = await self._app_context.identify(request)
-        return JSONResponse(_item(await self._host.current(_name(request), auth)))
+        Only periods that a budget limits have an item.
+        """
+        name, day = asked.query.get("context_id"), asked.query.get("day")
+        record = None if name is None else await self._host.authorise(name, asked.auth)
+        return await owner_budget(self._host, asked.auth, record, day)
 
-    async def messages(self, request: Request) -> Response:
-        """List the messages: `GET /contexts/{id}/messages`."""
-        auth = await self._app_context.identify(request)
-        record = await self._known(request, auth)
-        limit, store = self._limit(request), self._host.stores_for(auth).messages
-        most, hidden = _clip(request), _flag(request, "include_hidden")
-        before = request.query_params.get("before")
+    @_operation("GET", _ONE)
+    async def context(self, asked: _Asked) -> models.Context:
+        """Describe a context."""
+        return context_to_json(await self._host.current(asked.context_id, asked.auth))
+
+    @_operation(
+        "GET",
+        f"{_ONE}/messages",
+        answer=models.Page[models.PlacedMessage, int],
+        query={
+            "before": Annotated[models.Number, "The newest ones below this position instead."],
+            "include_hidden": Annotated[bool, "Those too that were rewound."],
+            "clip": models.Clip,
+            **_NUMBERED,
+        },
+    )
+    async def messages(self, asked: _Asked) -> Response:
+        """List the messages, the oldest first."""
+        record = await self._known(asked)
+        limit, store = self._limit(asked), self._host.stores_for(asked.auth).messages
+        most, hidden = asked.query.get("clip"), asked.query.get("include_hidden", False)
+        before, after = asked.query.get("before"), asked.query.get("after", 0)
         if before is not None:
-            below = min(_whole(before, "/before"), record.last_position + 1)
+            below = min(before, record.last_position + 1)
             reading = _below(store, record.context_id, below, limit + 1, hidden=hidden)
         else:
-            reading = _read(store, record.context_id, _after(request), limit + 1, hidden=hidden)
+            reading = _read(store, record.context_id, after, limit + 1, hidden=hidden)
         room = self._app_context.limits.page_bytes
         said: list[bytes] = []
         upto: int | None = None
-        async with self._app_context.reading(auth), aclosing(reading) as messages:
+        async with self._app_context.reading(asked.auth), aclosing(reading) as messages:
             async for one in messages:
                 if said and len(said) == limit:
                     break
-                item = json_bytes(_placed(one, most))
-                room -= len(item)
+                written = json_bytes(_placed(one, most))
+                room -= len(written)
                 if said and room < 0:
                     break
-                said.append(item)
+                said.append(written)
                 upto = one.position
-                if len(item) > LONG:
+                if len(written) > LONG:
                     await asyncio.sleep(0)
             else:
                 upto = None
@@ -327,177 +490,142 @@ class _Api:
         end = f'],"next":{"null" if upto is None else upto}}}'.encode()
         return Response(b'{"items":[' + b",".join(said) + end, media_type="application/json")
 
-    async def message(self, request: Request) -> Response:
-        """One message, whole: `GET /contexts/{id}/messages/{position}`."""
-        auth = await self._app_context.identify(request)
-        record = await self._known(request, auth)
-        place = _whole(request.path_params["position"], "/position")
-        found = await self._host.stores_for(auth).messages.records(
+    @_operation("GET", f"{_ONE}/messages/{{position}}")
+    async def message(self, asked: _Asked) -> models.PlacedMessage:
+        """Show one message, whole."""
+        record = await self._known(asked)
+        place = whole(asked.request.path_params["position"], "/position")
+        found = await self._host.stores_for(asked.auth).messages.records(
             record.context_id, after=max(0, place - 1), limit=1, include_hidden=True
         )
         if not found or found[0].position != place:
             text = f"there is no message at position {place}"
             raise Problem(text, status=404, code="message_not_found")
-        return JSONResponse(placed_to_json(found[0]))
+        return placed_to_json(found[0])
 
-    async def turns(self, request: Request) -> Response:
-        """List the turns: `GET /contexts/{id}/turns`."""
-        auth = await self._app_context.identify(request)
-        record = await self._known(request, auth)
-        limit, journal = self._limit(request), self._host.stores_for(auth).journal
-        found = await journal.turns(record.context_id, after=_after(request), limit=limit + 1)
-        items = [{**turn_to_json(one), "hidden": is_hidden(one, record.hidden)} for one in found]
-        return _page(items, limit, "turn")
+    @_operation("GET", f"{_ONE}/turns", query=_NUMBERED)
+    async def turns(self, asked: _Asked) -> models.Page[models.Turn, int]:
+        """List the turns."""
+        record = await self._known(asked)
+        limit, journal = self._limit(asked), self._host.stores_for(asked.auth).journal
+        after = asked.query.get("after", 0)
+        found = await journal.turns(record.context_id, after=after, limit=limit + 1)
+        return _cut([turn_to_json(one, record.hidden) for one in found], limit, "turn")
 
-    async def inbox(self, request: Request) -> Response:
-        """List the caller's messages that no turn has taken yet: `GET /contexts/{id}/inbox`."""
-        auth = await self._app_context.identify(request)
-        record = await self._known(request, auth)
-        limit, journal = self._limit(request), self._host.stores_for(auth).journal
-        _, entries = await journal.inbox(record.context_id, after=_after(request))
-        mine = [one for one in entries if one.actor_id == auth.actor_id][: limit + 1]
-        return _page([entry_to_json(one) for one in mine], limit, "number")
+    @_operation("GET", f"{_ONE}/inbox", query=_NUMBERED)
+    async def inbox(self, asked: _Asked) -> models.Page[models.WaitingMessage, int]:
+        """List the caller's messages that no turn has taken yet."""
+        record = await self._known(asked)
+        limit, journal = self._limit(asked), self._host.stores_for(asked.auth).journal
+        _, entries = await journal.inbox(record.context_id, after=asked.query.get("after", 0))
+        mine = [one for one in entries if one.actor_id == asked.auth.actor_id][: limit + 1]
+        return _cut([item(models.WaitingMessage, one) for one in mine], limit, "number")
 
-    async def timeline(self, request: Request) -> Response:
-        """A turn on an axis of time: `GET /contexts/{id}/turns/{turn}/timeline`."""
-        auth = await self._app_context.identify(request)
-        record = await self._known(request, auth)
-        stores = self._host.stores_for(auth)
-        found = await timeline(stores, record.context_id, _turn(request), record.hidden)
-        return JSONResponse(found)
+    @_operation("GET", f"{_ONE}/turns/{{turn}}/timeline")
+    async def timeline(self, asked: _Asked) -> models.Timeline:
+        """Show the runs of a turn on an axis of time."""
+        record = await self._known(asked)
+        stores = self._host.stores_for(asked.auth)
+        return await timeline(stores, record.context_id, asked.turn, record.hidden)
 
-    async def replay(self, request: Request) -> Response:
-        """Compare a turn with the present agent: `POST /contexts/{id}/turns/{turn}/replay`."""
-        auth, body = await self._asked(request, ("ignore",))
-        record, ignore = await self._known(request, auth), _texts(body, "ignore")
-        with self._app_context.replay(auth):
-            recording = await recorded(self._host, auth, record, _turn(request))
-            return JSONResponse(await replayed(self._host, auth, recording, ignore))
+    @_operation(
+        "POST",
+        f"{_ONE}/turns/{{turn}}/replay",
+        body={"ignore": list[Annotated[str, ("enum", PARTS)]] | None},
+    )
+    async def replay(self, asked: _Asked) -> models.Replay:
+        """
+        Run an ended turn again, answered from its log, and compare it with the present agent.
 
-    async def artifacts(self, request: Request) -> Response:
-        """List the newest version of each artifact: `GET /contexts/{id}/artifacts`."""
-        auth = await self._app_context.identify(request)
-        record = await self._known(request, auth)
-        limit, store = self._limit(request), self._host.stores_for(auth).artifacts
-        after = request.query_params.get("after", "")
+        Calls no model and no tool, and stores nothing.
+        """
+        record, ignore = await self._known(asked), tuple(asked.body.get("ignore") or ())
+        with self._app_context.replay(asked.auth):
+            recording = await recorded(self._host, asked.auth, record, asked.turn)
+            return await replayed(self._host, asked.auth, recording, ignore)
+
+    @_operation("GET", f"{_ONE}/artifacts", query=_NAMED)
+    async def artifacts(self, asked: _Asked) -> models.Page[models.Artifact, str]:
+        """List the newest version of each artifact."""
+        record = await self._known(asked)
+        limit, store = self._limit(asked), self._host.stores_for(asked.auth).artifacts
+        after = asked.query.get("after", "")
         found = await store.list(record.context_id, after=after, limit=limit + 1)
-        return _page([artifact_to_json(one) for one in found], limit, "artifact_id")
+        return _cut([item(models.Artifact, one) for one in found], limit, "artifact_id")
 
-    async def artifact(self, request: Request) -> Response:
-        """Download or describe an artifact: `GET /contexts/{id}/artifacts/{artifact_id}`."""
-        auth = await self._app_context.identify(request)
-        record = await self._known(request, auth)
-        name, store = request.path_params["artifact_id"], self._host.stores_for(auth).artifacts
-        asked = request.query_params.get("version")
-        version = None if asked is None else _whole(asked, "/version")
-        if _flag(request, "describe"):
-            return JSONResponse(artifact_to_json(await store.get(record.context_id, name, version)))
+    @_operation(
+        "GET",
+        ARTIFACT,
+        answer=Media({"application/octet-stream": bytes, "application/json": models.Artifact}),
+        query={
+            "version": Annotated[models.Number, "Another version than the newest complete one."],
+            "describe": Annotated[bool, "As in a list, without the content."],
+        },
+        headers={
+            "Range": Annotated[str, "One range of bytes, such as `bytes=100-`."],
+            "If-Range": Annotated[str, "The `ETag` of the content that is continued."],
+            "If-None-Match": Annotated[str, "The `ETag` of the content that is there."],
+        },
+        others={
+            206: "The range that was asked for.",
+            304: "The content is the one that the client has.",
+            416: "The range begins behind the end of the content.",
+        },
+    )
+    async def artifact(self, asked: _Asked) -> models.Artifact | Response:
+        """Download or describe an artifact."""
+        record = await self._known(asked)
+        name, version = asked.request.path_params["artifact_id"], asked.query.get("version")
+        store = self._host.stores_for(asked.auth).artifacts
+        if asked.query.get("describe"):
+            found = await store.get(record.context_id, name, version)
+            return item(models.Artifact, found)
         if version is None:
             found = await newest(store, record.context_id, name)
         else:
             found = await store.get(record.context_id, name, version)
-        return download(request, self._app_context, auth, record.context_id, found)
+        return download(asked.request, self._app_context, asked.auth, record.context_id, found)
 
     # --- inside --------------------------------------------------------------------------------
 
-    async def _asked(self, request: Request, fields: Sequence[str]) -> tuple[AuthContext, _Body]:
-        """The caller, and the body with none but these fields."""
-        auth = await self._app_context.identify(request)
-        body = await self._app_context.read_json(request)
-        check_fields(body, fields)
-        return auth, body
-
-    async def _known(self, request: Request, auth: AuthContext) -> ContextRecord:
-        name = _name(request)
-        record = await self._host.authorise(name, auth)
+    async def _known(self, asked: _Asked) -> ContextRecord:
+        record = await self._host.authorise(asked.context_id, asked.auth)
         if record is None:
-            raise no_context(name)
+            raise no_context(asked.context_id)
         return record
 
-    def _message(self, body: _Body) -> UserMessage:
-        said = body.get("message")
-        data: dict[str, Any] = {"role": "user"}
-        if isinstance(said, str):
-            data["content"] = said
-        elif isinstance(said, Mapping):
-            check_fields(said, ("content",), "/message")
-            data |= said
-        else:
-            raise _invalid("/message", 'must be text, or {"content": [...]}')
+    def _message(self, asked: _Asked) -> UserMessage | None:
+        said = asked.body.get("message")
+        if said is None:
+            return None
+        content = said if isinstance(said, str) else said["content"]
         try:
-            parsed = cast("UserMessage", message_from_json(data))
+            parsed = cast("UserMessage", message_from_json({"role": "user", "content": content}))
             message = as_user_message(parsed, may_be_none=False)
         except ValueRefused as error:
             raise ValueRefused(str(error), path=f"/message{error.path or ''}") from None
         self._app_context.check_size(message, "/message")
         return message
 
-    def _writer(self, request: Request) -> _Writer:
+    def _writer(self, asked: _Asked) -> _Writer:
         """Writes events in the format that the request asks for."""
-        asked = request.query_params.get("format", "full")
-        if asked not in ("full", "compact"):
-            raise _invalid("/format", "must be full or compact")
-        include, most = request.query_params.getlist("include"), _clip(request)
-        if not CHOICES.issuperset(include):
-            raise _invalid("/include", f"must be one of {', '.join(sorted(CHOICES))}")
-        if asked == "compact":
-            return partial(compacted, include=frozenset(include), clip_to=most)
+        if asked.query.get("format") == "compact":
+            include = frozenset(asked.query.get("include", ()))
+            return partial(compacted, include=include, clip_to=asked.query.get("clip"))
         return partial(framed, frames=self._frames)
 
-    def _limit(self, request: Request) -> int:
-        asked = request.query_params.get("limit")
-        if asked is None:
-            return min(_PAGE, self._app_context.limits.page)
-        limit = _whole(asked, "/limit")
-        if not 1 <= limit <= self._app_context.limits.page:
-            raise _invalid("/limit", f"must be 1 to {self._app_context.limits.page}")
+    def _limit(self, asked: _Asked) -> int:
+        most = self._app_context.limits.page
+        limit: int = asked.query.get("limit", min(_PAGE, most))
+        if limit > most:
+            raise invalid("/limit", f"must be 1 to {most}")
         return limit
 
 
 def routes(app_context: AppContext) -> Sequence[Route]:
     """The routes of the HTTP API."""
-    api = _Api(app_context)
-    one = "/contexts/{context_id}"
-    table: list[tuple[str, str, Callable[[Request], Awaitable[Response]]]] = [
-        ("GET", "/contexts", api.contexts),
-        ("GET", "/search", api.search),
-        ("GET", "/budget", api.budget),
-        ("GET", "/requests", api.requests),
-        ("GET", one, api.context),
-        ("DELETE", one, api.delete),
-        ("GET", f"{one}/events", api.events),
-        ("GET", f"{one}/messages", api.messages),
-        ("GET", f"{one}/messages/{{position}}", api.message),
-        ("GET", f"{one}/turns", api.turns),
-        ("GET", f"{one}/turns/{{turn}}/timeline", api.timeline),
-        ("POST", f"{one}/turns", api.begin_turn),
-        ("POST", f"{one}/turns/{{turn}}/replay", api.replay),
-        ("POST", f"{one}/turns/{{turn}}/run-beside", api.run_beside),
-        ("GET", f"{one}/artifacts", api.artifacts),
-        ("GET", ARTIFACT, api.artifact),
-        ("GET", f"{one}/inbox", api.inbox),
-        ("POST", f"{one}/steer", api.steer),
-        ("POST", f"{one}/follow-up", api.follow_up),
-        ("POST", f"{one}/cancel", api.cancel),
-        ("POST", f"{one}/decisions", api.decide),
-        ("POST", f"{one}/fork", api.fork),
-        ("POST", f"{one}/rewind", api.rewind),
-        ("POST", f"{one}/undo-rewind", api.undo_rewind),
-        ("POST", f"{one}/compact", api.compact),
-    ]
-    return [Route(path, handler, methods=[method]) for method, path, handler in table]
-
-
-def _item(record: ContextRecord) -> dict[str, Any]:
-    """A context, with the `seq` from which a client that has read it follows its events."""
-    more = {
-        "tags": list(record.tags),
-        "last_seq": record.last_seq,
-        "last_position": record.last_position,
-        "hidden_messages": counted(record.hidden),
-        "lease": lease_to_json(record),
-    }
-    return {**context_to_json(record), **more}
+    answer = _Api(app_context).answer
+    return [Route(one.path, partial(answer, one), methods=[one.method]) for one in OPERATIONS]
 
 
 async def _title(store: MessageStore, context_id: str) -> str | None:
@@ -527,19 +655,20 @@ async def _below(
         limit -= len(found)
 
 
-def _placed(record: MessageRecord, most: int | None) -> dict[str, Any]:
+def _placed(record: MessageRecord, most: int | None) -> models.PlacedMessage:
     """A message with its place; with *most*, its long texts are cut."""
     said = placed_to_json(record)
     if most is not None:
         said["message"], cut = clip(said["message"], most)
-        said |= {"clipped": cut} if cut else {}
+        if cut:
+            said["clipped"] = cut
     return said
 
 
-def _accepted(record: ContextRecord, turn: int | None = None) -> Response:
+def _accepted(record: ContextRecord, turn: int | None = None) -> models.Accepted:
     if turn is None:
         turn = record.turn_count if record.open_turn is None else record.open_turn.turn
-    return JSONResponse({"context_id": record.context_id, "turn": turn}, 202)
+    return {"context_id": record.context_id, "turn": turn}
 
 
 async def _read(
@@ -557,86 +686,11 @@ async def _read(
         limit = limit - most if len(found) == most else 0
 
 
-def _page(items: list[dict[str, Any]], limit: int, key: str) -> Response:
-    following = items[limit - 1][key] if len(items) > limit else None
-    return JSONResponse({"items": items[:limit], "next": following})
+def _cut(items: list[Model], limit: int, key: str) -> models.Page[Model, Any]:
+    """A page of *items*, of which one more than *limit* was read if there are more."""
+    following = cast("Any", items[limit - 1])[key] if len(items) > limit else None
+    return {"items": items[:limit], "next": following}
 
 
-def _name(request: Request) -> str:
-    return str(request.path_params["context_id"])
-
-
-def _invalid(path: str, text: str) -> Problem:
-    return Problem(f"{path[1:]} {text}", code="invalid_request", path=path)
-
-
-def _object(body: _Body, name: str) -> Mapping[str, Any] | None:
-    found = body.get(name)
-    if found is not None and not isinstance(found, dict):
-        raise _invalid(f"/{name}", "must be an object")
-    return found
-
-
-def _number(body: _Body, name: str) -> int | None:
-    found = body.get(name)
-    if found is not None and (isinstance(found, bool) or not isinstance(found, int)):
-        raise _invalid(f"/{name}", "must be a whole number")
-    return found
-
-
-def _texts(body: _Body, name: str) -> tuple[str, ...]:
-    found = body.get(name)
-    if found is None:
-        return ()
-    if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
-        raise _invalid(f"/{name}", "must be a list of texts")
-    return tuple(found)
-
-
-def _key(request: Request) -> str | None:
-    key = request.headers.get("idempotency-key")
-    if key is not None:
-        check_idempotency_key(key)
-    return key
-
-
-def _turn(request: Request) -> int:
-    return _whole(request.path_params["turn"], "/turn")
-
-
-def _whole(text: str, path: str) -> int:
-    if not (text.isascii() and text.isdigit()) or len(text) > 18:
-        raise _invalid(path, "must be a whole number")
-    return int(text)
-
-
-def _after(request: Request) -> int:
-    asked = request.query_params.get("after")
-    return 0 if asked is None else _whole(asked, "/after")
-
-
-def _day(request: Request) -> date | None:
-    asked = request.query_params.get("day")
-    if asked is None:
-        return None
-    try:
-        return date.fromisoformat(asked)
-    except ValueError:
-        raise _invalid("/day", "must be a date such as 2026-11-23") from None
-
-
-def _clip(request: Request) -> int | None:
-    asked = request.query_params.get("clip")
-    if asked is None:
-        return None
-    most = _whole(asked, "/clip")
-    if most < LEAST:
-        raise _invalid("/clip", f"must be a number from {LEAST}")
-    return most
-
-
-def _flag(request: Request, name: str) -> bool:
-    asked = request.query_params.get(name, "false")
-    if asked not in ("true", "false"):
-        raise _invalid(f"/{name}", "must be true or false")
-    return asked == "true"
+def _page(model: type[Model], page: RequestPage | SearchPage) -> models.Page[Model, str]:
+    return {"items": [item(model, one) for one in page.items], "next": page.next}

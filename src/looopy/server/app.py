@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Sequence
+from functools import cache, partial
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -23,7 +24,7 @@ from looopy.server.gate.guard import LOOPBACK, Guard
 from looopy.server.gate.limits import Limits
 from looopy.server.host import AgentHost
 from looopy.server.metrics import metrics_routes
-from looopy.server.openapi import description
+from looopy.server.openapi import describe
 from looopy.server.problems import Problem, problem_response
 
 
@@ -78,9 +79,11 @@ def create_app(
     async def alive(_request: Request) -> Response:
         return JSONResponse({"alive": True})
 
+    description = cache(partial(describe, api.OPERATIONS, app_context.limits))
+
     async def described(request: Request) -> Response:
         servers = [{"url": request.scope.get("root_path") or "/"}]
-        return JSONResponse(description(app_context.limits) | {"servers": servers})
+        return JSONResponse(description() | {"servers": servers})
 
     own = [Route("/openapi.json", described), *api.routes(app_context)]
     others = [route for protocol in protocols for route in protocol(app_context)]

@@ -21,7 +21,7 @@ import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from datetime import date
-from typing import Any, Final, NotRequired, Self, TypedDict, cast
+from typing import TYPE_CHECKING, Any, Final, Self, cast
 from urllib.parse import quote, urlsplit
 
 from looopy.errors import (
@@ -41,6 +41,17 @@ try:
     import httpx
 except ModuleNotFoundError as _error:
     raise missing_extra("a client of a server needs httpx", "client") from _error
+
+if TYPE_CHECKING:  # they import the agents, which a client does without
+    from looopy.server.models import (
+        BudgetOfOwner,
+        Context,
+        Hit,
+        OpenRequest,
+        Page,
+        PlacedMessage,
+        Turn,
+    )
 
 _CONNECT_S: Final = 10.0
 _ANSWER_S: Final = 90.0  # a turn may wait in line for the one that runs
@@ -65,118 +76,6 @@ class ServerUnavailable(LooopyError):
     """The server did not answer. `outcome_known`: false if it may have done what was asked."""
 
     outcome_known: bool = True
-
-
-class ContextItem(TypedDict):
-    """A context as the server describes it: see `Context` in `/openapi.json`."""
-
-    context_id: str
-    status: str
-    turn_count: int
-    interrupted_turn: int | None
-    waits_for: str | None
-    waits_for_limit: str | None
-    needs_auth: bool
-    pending: list[dict[str, Any]]
-    error: str | None
-    created_at: str
-    last_activity: str
-    usage: dict[str, Any]
-    metadata: dict[str, Any]
-    tags: list[str]
-    last_seq: int
-    hidden_messages: NotRequired[int]
-
-
-class RequestItem(TypedDict):
-    """A request for approval in a context of somebody else."""
-
-    context_id: str
-    request_id: str
-    owner: str | None
-    tool_name: str
-    args: dict[str, Any]
-    prompt: str
-    schema: dict[str, Any] | None
-    expires_at: str | None
-
-
-class RequestPage(TypedDict):
-    """A page of requests; `next` is the `after` of the next one, or `None`."""
-
-    items: list[RequestItem]
-    next: str | None
-
-
-class TurnItem(TypedDict):
-    """A turn without its messages."""
-
-    turn: int
-    outcome: str | None
-    stop_reason: str | None
-    continues: int | None
-    actor_id: str | None
-    started_at: str
-    ended_at: str | None
-    usage: dict[str, Any]
-    process: NotRequired[str | None]
-    recovered_by: NotRequired[str | None]
-    hidden: NotRequired[bool]
-    metadata: dict[str, Any]
-
-
-class MessageItem(TypedDict):
-    """A message and its place; `message_from_json` reads `message`."""
-
-    position: int
-    turn: int
-    message: dict[str, Any]
-
-
-class HitItem(TypedDict):
-    """A message that a search has found."""
-
-    context_id: str
-    position: int
-    role: str
-    snippet: str
-
-
-class HitPage(TypedDict):
-    """A page of hits; `next` is the `after` of the next one, or `None`."""
-
-    items: list[HitItem]
-    next: str | None
-
-
-class ContextPage(TypedDict):
-    """A page of contexts; `next` is the `after` of the next one, or `None`."""
-
-    items: list[ContextItem]
-    next: str | None
-
-
-class BudgetItem(TypedDict):
-    """A day or a month of the caller's budget; a limit of `None` is none."""
-
-    period: str
-    since: str
-    until: str
-    tokens: int
-    cost_usd: float | None
-    cost_complete: bool
-    reserved_tokens: int
-    reserved_cost_usd: float | None
-    reserved_cost_complete: bool
-    limit_tokens: int | None
-    limit_cost_usd: float | None
-
-
-class BudgetOfOwner(TypedDict):
-    """The caller's use of a budget: an item for each period that it limits."""
-
-    owner: str
-    items: list[BudgetItem]
 
 
 class Client:
@@ -234,11 +133,11 @@ class Client:
         tags: Sequence[str] = (),
         after: str | None = None,
         limit: int | None = None,
-    ) -> ContextPage:
+    ) -> Page[Context, str]:
         """A page of the caller's contexts, the last used first."""
         asked = _without_none({"status": status, "after": after, "limit": limit})
         found = await self._ask("GET", "/contexts", params={**asked, "tag": list(tags)})
-        return cast("ContextPage", found)
+        return cast("Page[Context, str]", found)
 
     async def search(
         self,
@@ -247,10 +146,12 @@ class Client:
         context_id: str | None = None,
         after: str | None = None,
         limit: int | None = None,
-    ) -> HitPage:
+    ) -> Page[Hit, str]:
         """A page of the caller's messages that have all words of *query*."""
         asked = {"query": query, "context_id": context_id, "after": after, "limit": limit}
-        return cast("HitPage", await self._ask("GET", "/search", params=_without_none(asked)))
+        return cast(
+            "Page[Hit, str]", await self._ask("GET", "/search", params=_without_none(asked))
+        )
 
     async def budget(
         self, *, day: date | None = None, context_id: str | None = None
@@ -266,30 +167,30 @@ class Client:
         found = await self._ask("GET", "/budget", params=_without_none(asked))
         return cast("BudgetOfOwner", found)
 
-    async def context(self, context_id: str) -> ContextItem:
+    async def context(self, context_id: str) -> Context:
         """
         A context as it is now.
 
         Raises:
             ContextNotFound: The caller has no such context.
         """
-        return cast("ContextItem", await self._ask("GET", _path(context_id)))
+        return cast("Context", await self._ask("GET", _path(context_id)))
 
-    async def turns(self, context_id: str, *, after: int = 0) -> AsyncIterator[TurnItem]:
+    async def turns(self, context_id: str, *, after: int = 0) -> AsyncIterator[Turn]:
         """The turns behind turn *after*, the oldest first."""
         async for item in self._items(f"{_path(context_id)}/turns", after):
-            yield cast("TurnItem", item)
+            yield cast("Turn", item)
 
-    async def messages(self, context_id: str, *, after: int = 0) -> AsyncIterator[MessageItem]:
+    async def messages(self, context_id: str, *, after: int = 0) -> AsyncIterator[PlacedMessage]:
         """The messages behind the position *after*, the oldest first."""
         async for item in self._items(f"{_path(context_id)}/messages", after):
-            yield cast("MessageItem", item)
+            yield cast("PlacedMessage", item)
 
-    async def newest_messages(self, context_id: str, limit: int) -> list[MessageItem]:
+    async def newest_messages(self, context_id: str, limit: int) -> list[PlacedMessage]:
         """The newest messages, at most *limit*, the oldest of them first."""
         path = f"{_path(context_id)}/messages"
         page = await self._ask("GET", path, params={"before": _BEYOND, "limit": limit})
-        return cast("list[MessageItem]", page["items"])
+        return cast("list[PlacedMessage]", page["items"])
 
     async def events(
         self, context_id: str, *, after: int | None = None
@@ -362,10 +263,10 @@ class Client:
         )
         return int(accepted["turn"])
 
-    async def requests(self, *, after: str | None = None) -> RequestPage:
+    async def requests(self, *, after: str | None = None) -> Page[OpenRequest, str]:
         """A page of the requests in contexts of others that the caller may decide."""
         params = _without_none({"after": after})
-        return cast("RequestPage", await self._ask("GET", "/requests", params=params))
+        return cast("Page[OpenRequest, str]", await self._ask("GET", "/requests", params=params))
 
     async def decide(
         self, context_id: str, request_id: str, answer: bool | Approve | Deny
@@ -425,11 +326,11 @@ class Client:
 
     async def fork(
         self, context_id: str, new_context_id: str | None = None, *, at: int | None = None
-    ) -> ContextItem:
+    ) -> Context:
         """Make a context that begins with the past of this one, up to the message at *at*."""
         body = _without_none({"new_context_id": new_context_id, "at": at})
         made = await self._ask("POST", f"{_path(context_id)}/fork", body)
-        return cast("ContextItem", made)
+        return cast("Context", made)
 
     async def rewind(self, context_id: str, to: int) -> None:
         """Hide turn *to* and all after it."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from looopy.agent.decisions import request_named
 from looopy.errors import FactoryFailed
@@ -130,17 +130,3 @@ async def _may(may_answer: MayAnswer, request: OpenRequest, auth: AuthContext) -
 
 def _is_over(request: PendingRequest) -> bool:
     return request.expires_at is not None and request.expires_at <= utc_now()
-
-
-def request_to_json(request: OpenRequest) -> dict[str, Any]:
-    """The request as its second person sees it: nothing else of the conversation."""
-    return {
-        "context_id": request.context_id,
-        "request_id": request.request_id,
-        "owner": request.owner,
-        "tool_name": request.tool_name,
-        "args": dict(request.args),
-        "prompt": request.prompt,
-        "schema": request.schema,
-        "expires_at": None if request.expires_at is None else request.expires_at.isoformat(),
-    }

@@ -5,19 +5,55 @@ Contexts, turns, messages and artifacts as JSON objects: items of a page, over H
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from typing import Any, Final
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from datetime import date
+from enum import Enum
+from typing import Any, Final, TypeVar, cast
 
 from looopy.agent.lease import seems_left
-from looopy.stores.contexts.search import SearchHit
+from looopy.server import models
 from looopy.stores.owner import is_here, process_of
-from looopy.stores.records import ContextRecord, Entry, MessageRecord, TurnRecord
-from looopy.types.artifact import Artifact
+from looopy.stores.records import ContextRecord, MessageRecord, TurnRecord
+from looopy.types.message import Usage, UserMessage
 from looopy.types.message_json import message_to_json, usage_to_json
-from looopy.types.ranges import Range, holds
-from looopy.types.state import AgentStatus, pending_to_json
+from looopy.types.ranges import Range, counted, holds
+from looopy.types.state import AgentStatus, PendingRequest, pending_to_json
 
+Model = TypeVar("Model")
 _LIMIT: Final = re.compile(r"\(Budget\.(\w+)\)")
+
+
+def item(model: type[Model], record: object, **others: Any) -> Model:
+    """
+    An item of *model*, a `TypedDict`: the items of long pages are written out below instead.
+
+    Args:
+        record: Has the fields of the same names.
+        others: The other fields, as JSON.
+    """
+    needed: frozenset[str] = vars(model)["__required_keys__"]
+    found = {
+        name: others[name] if name in others else to_json(getattr(record, name))
+        for name in model.__annotations__
+        if name in needed
+    }
+    return cast("Model", found)
+
+
+def to_json(value: Any) -> Any:
+    """A value of a record as JSON."""
+    if value is None or isinstance(value, (str, int, float)):
+        return value.value if isinstance(value, Enum) else value
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, (list, tuple)):
+        return [to_json(one) for one in value]
+    if isinstance(value, Usage):
+        return usage_to_json(value)
+    if isinstance(value, UserMessage):
+        return message_to_json(value)
+    return dict(value) if isinstance(value, Mapping) else asdict(value)
 
 
 def status_of(record: ContextRecord) -> tuple[AgentStatus, int | None]:
@@ -37,24 +73,38 @@ def status_of(record: ContextRecord) -> tuple[AgentStatus, int | None]:
     return AgentStatus.READY, record.state.resumable
 
 
-def context_to_json(record: ContextRecord) -> dict[str, Any]:
-    """A context without its messages."""
+def context_to_json(record: ContextRecord) -> models.Context:
+    """A context, with the `seq` from which a client that has read it follows its events."""
     status, interrupted = status_of(record)
+    state = record.state
     return {
         "context_id": record.context_id,
-        "status": status.value,
+        "status": status,
         "turn_count": record.turn_count,
         "interrupted_turn": interrupted,
-        "pending": [{**pending_to_json(r), "args": dict(r.args)} for r in record.state.pending],
-        "error": None if record.state.error is None else record.state.error[1],
-        "waits_for": record.state.waits_for,
-        "waits_for_limit": _limit_in(record.state.waits_for),
-        "needs_auth": record.state.needs_auth,
+        "pending": [_pending(one) for one in state.pending],
+        "error": None if state.error is None else state.error[1],
+        "waits_for": state.waits_for,
+        "waits_for_limit": _limit_in(state.waits_for),
+        "needs_auth": state.needs_auth,
         "created_at": record.created_at.isoformat(),
         "last_activity": record.last_activity.isoformat(),
-        "usage": usage_to_json(record.state.usage),
+        "usage": _usage(state.usage),
         "metadata": dict(record.metadata),
+        "tags": list(record.tags),
+        "last_seq": record.last_seq,
+        "last_position": record.last_position,
+        "hidden_messages": counted(record.hidden),
+        "lease": _lease(record),
     }
+
+
+def _pending(request: PendingRequest) -> models.PendingRequest:
+    return cast("models.PendingRequest", {**pending_to_json(request), "args": dict(request.args)})
+
+
+def _usage(usage: Usage) -> models.Usage:
+    return cast("models.Usage", usage_to_json(usage))
 
 
 def _limit_in(reason: str | None) -> str | None:
@@ -63,7 +113,7 @@ def _limit_in(reason: str | None) -> str | None:
     return None if found is None else found[1]
 
 
-def lease_to_json(record: ContextRecord) -> dict[str, Any] | None:
+def _lease(record: ContextRecord) -> models.Lease | None:
     """The process that holds the context for its running turn; `None` if no process does."""
     if record.holder is None or record.open_turn is None:
         return None
@@ -76,31 +126,20 @@ def lease_to_json(record: ContextRecord) -> dict[str, Any] | None:
     }
 
 
-def hit_to_json(hit: SearchHit) -> dict[str, Any]:
-    """A message that a search found."""
-    return {
-        "context_id": hit.context_id,
-        "position": hit.position,
-        "turn": hit.turn,
-        "role": hit.role,
-        "snippet": hit.snippet,
-        "matches": [list(match) for match in hit.matches],
-    }
-
-
-def turn_to_json(turn: TurnRecord) -> dict[str, Any]:
-    """A turn without its messages."""
+def turn_to_json(turn: TurnRecord, hidden: Iterable[Range]) -> models.Turn:
+    """A turn without its messages; *hidden* are the positions that were rewound."""
     return {
         "turn": turn.turn,
-        "outcome": turn.outcome.value if turn.outcome else None,
-        "stop_reason": turn.stop_reason.value if turn.stop_reason else None,
+        "outcome": turn.outcome,
+        "stop_reason": turn.stop_reason,
         "continues": turn.continues,
         "actor_id": turn.actor_id,
         "started_at": turn.started_at.isoformat(),
         "ended_at": turn.ended_at.isoformat() if turn.ended_at else None,
-        "usage": usage_to_json(turn.usage),
+        "usage": _usage(turn.usage),
         "process": turn.process,
         "recovered_by": turn.recovered_by,
+        "hidden": is_hidden(turn, hidden),
         "metadata": dict(turn.metadata),
     }
 
@@ -110,40 +149,11 @@ def is_hidden(turn: TurnRecord, hidden: Iterable[Range]) -> bool:
     return holds(hidden, min(turn.first_position, turn.last_position))
 
 
-def placed_to_json(record: MessageRecord) -> dict[str, Any]:
+def placed_to_json(record: MessageRecord) -> models.PlacedMessage:
     """A message with its place."""
     return {
         "position": record.position,
         "turn": record.turn,
         "seq": record.seq,
         "message": message_to_json(record.message),
-    }
-
-
-def entry_to_json(entry: Entry) -> dict[str, Any]:
-    """A message that no turn has taken yet."""
-    return {
-        "number": entry.number,
-        "kind": entry.kind.value,
-        "message": message_to_json(entry.message),
-        "created_at": entry.created_at.isoformat(),
-    }
-
-
-def artifact_to_json(artifact: Artifact) -> dict[str, Any]:
-    """A version of an artifact, without its content."""
-    return {
-        "artifact_id": artifact.artifact_id,
-        "kind": artifact.kind.value,
-        "version": artifact.version,
-        "status": artifact.status.value,
-        "size": artifact.size,
-        "media_type": artifact.media_type,
-        "sha256": artifact.sha256,
-        "created_at": artifact.created_at.isoformat(),
-        "turn": artifact.turn,
-        "description": artifact.description,
-        "metadata": dict(artifact.metadata),
-        "columns": None if artifact.columns is None else dict(artifact.columns),
-        "rows": artifact.rows,
     }

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypedDict, Unpack
 from looopy.types.event import AgentEvent
 
 if TYPE_CHECKING:
-    from looopy.server.client import ContextItem, ContextPage, HitPage, MessageItem, TurnItem
+    from looopy.server.models import Context, Hit, Page, PlacedMessage, Turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Conversations(Protocol):
         after: str | None = None,
         limit: int | None = None,
         **conditions: Unpack[Conditions],
-    ) -> ContextPage:
+    ) -> Page[Context, str]:
         """
         A page of conversations, the last active first.
 
@@ -71,15 +71,15 @@ class Conversations(Protocol):
         """
         ...
 
-    async def context(self, context_id: str) -> ContextItem:
+    async def context(self, context_id: str) -> Context:
         """A conversation as it is now; in a database with its `parent` and its `forks`."""
         ...
 
-    def turns(self, context_id: str) -> AsyncIterator[TurnItem]:
+    def turns(self, context_id: str) -> AsyncIterator[Turn]:
         """The turns, the oldest first."""
         ...
 
-    def messages(self, context_id: str) -> AsyncIterator[MessageItem]:
+    def messages(self, context_id: str) -> AsyncIterator[PlacedMessage]:
         """The messages, the oldest first."""
         ...
 
@@ -91,13 +91,11 @@ class Conversations(Protocol):
         after: str | None = None,
         limit: int | None = None,
         owner: str | None = None,
-    ) -> HitPage:
+    ) -> Page[Hit, str]:
         """A page of the messages that have all words of *query*."""
         ...
 
-    async def fork(
-        self, context_id: str, new_context_id: str, *, at: int | None = None
-    ) -> ContextItem:
+    async def fork(self, context_id: str, new_context_id: str, *, at: int | None = None) -> Context:
         """
         Make a conversation that begins with the past of another one.
 
@@ -148,7 +146,7 @@ class LiveConversations(Conversations, Protocol):
     this program began.
     """
 
-    async def newest_messages(self, context_id: str, limit: int) -> list[MessageItem]:
+    async def newest_messages(self, context_id: str, limit: int) -> list[PlacedMessage]:
         """The newest messages, at most *limit*, the oldest of them first."""
         ...
 

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Se
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import asdict
 from datetime import date
-from typing import TYPE_CHECKING, Any, Final, Self, Unpack, cast
+from typing import Any, Final, Self, Unpack, cast
 
 from looopy.agent.agent import Agent
 from looopy.cli.conversations.base import Budgets, Conditions
@@ -20,7 +20,8 @@ from looopy.cli.factories import load_factory
 from looopy.errors import AgentBusy, ConfigurationError, ContextNotFound, StoreUnavailable
 from looopy.server.feed import Feed
 from looopy.server.host import AgentHost
-from looopy.server.items import context_to_json, hit_to_json, placed_to_json, turn_to_json
+from looopy.server.items import context_to_json, item, placed_to_json, turn_to_json
+from looopy.server.models import Context, Hit, Page, PlacedMessage, Turn
 from looopy.server.page.budgets import budget_items, limits_in
 from looopy.stores.accounts import held_calls, owners_of
 from looopy.stores.bundle import Stores
@@ -30,9 +31,6 @@ from looopy.stores.pages import messages_of, turns_of
 from looopy.stores.records import ContextRecord
 from looopy.types.context import AuthContext
 from looopy.types.event import AgentEvent
-
-if TYPE_CHECKING:
-    from looopy.server.client import ContextItem, ContextPage, HitPage, MessageItem, TurnItem
 
 _PAGE: Final = 200
 _LOOK_S: Final = 2.0
@@ -88,13 +86,13 @@ class StoredConversations:
         after: str | None = None,
         limit: int | None = None,
         **conditions: Unpack[Conditions],
-    ) -> ContextPage:
+    ) -> Page[Context, str]:
         """See `Conversations`."""
         most = _PAGE if limit is None else min(_PAGE, limit)
         page = await self._stores.contexts.list(**conditions, after=after, limit=most)
         return {"items": [_item(record) for record in page.items], "next": page.next}
 
-    async def context(self, context_id: str) -> ContextItem:
+    async def context(self, context_id: str) -> Context:
         """See `Conversations`."""
         record = await self._stores.state.load(context_id)
         if record is None:
@@ -105,17 +103,18 @@ class StoredConversations:
             "parent": parent and {"context_id": parent.context_id, "at": parent.at},
             "forks": [{"context_id": fork.context_id, "at": fork.at} for fork in lineage.forks],
         }
-        return cast("ContextItem", {**_item(record), **relatives})
+        return cast("Context", {**_item(record), **relatives})
 
-    async def turns(self, context_id: str) -> AsyncIterator[TurnItem]:
+    async def turns(self, context_id: str) -> AsyncIterator[Turn]:
         """See `Conversations`."""
+        record = await self._stores.state.load(context_id)
         async for turn in turns_of(self._stores, context_id):
-            yield cast("TurnItem", turn_to_json(turn))
+            yield turn_to_json(turn, record.hidden if record else ())
 
-    async def messages(self, context_id: str) -> AsyncIterator[MessageItem]:
+    async def messages(self, context_id: str) -> AsyncIterator[PlacedMessage]:
         """See `Conversations`."""
         async for message in messages_of(self._stores, context_id):
-            yield cast("MessageItem", placed_to_json(message))
+            yield placed_to_json(message)
 
     async def search(
         self,
@@ -125,16 +124,14 @@ class StoredConversations:
         after: str | None = None,
         limit: int | None = None,
         owner: str | None = None,
-    ) -> HitPage:
+    ) -> Page[Hit, str]:
         """See `Conversations`."""
         page = await self._stores.contexts.search(
             query, context_id=context_id, owner=owner, after=after, limit=limit or _PAGE
         )
-        return cast("HitPage", {"items": [hit_to_json(h) for h in page.items], "next": page.next})
+        return {"items": [item(Hit, one) for one in page.items], "next": page.next}
 
-    async def fork(
-        self, context_id: str, new_context_id: str, *, at: int | None = None
-    ) -> ContextItem:
+    async def fork(self, context_id: str, new_context_id: str, *, at: int | None = None) -> Context:
         """See `Conversations`."""
         return _item(await self._stores.journal.fork(context_id, new_context_id, at=at))
 
@@ -198,17 +195,17 @@ class AgentConversations(StoredConversations):
         """Open the database at *url*, which is made and migrated if necessary."""
         return cls(await open_stores(url).__aenter__(), url, make)
 
-    async def context(self, context_id: str) -> ContextItem:
+    async def context(self, context_id: str) -> Context:
         """See `Conversations`. Ends a turn that a dead process left, as each start of an agent."""
         record = await self._stores.state.load(context_id)
         if record is not None and record.open_turn is not None:
             await (await self._agent(context_id))[0].refresh()
         return await super().context(context_id)
 
-    async def newest_messages(self, context_id: str, limit: int) -> list[MessageItem]:
+    async def newest_messages(self, context_id: str, limit: int) -> list[PlacedMessage]:
         """See `LiveConversations`."""
         recent = await self._stores.messages.recent(context_id, limit=limit)
-        return [cast("MessageItem", placed_to_json(one)) for one in recent]
+        return [placed_to_json(one) for one in recent]
 
     async def begin_turn(
         self,
@@ -265,9 +262,8 @@ async def _end_dead_turns(agent: Agent) -> None:
             await agent.refresh()
 
 
-def _item(record: ContextRecord) -> ContextItem:
-    more = {"owner": record.owner_actor, "tags": list(record.tags), "last_seq": record.last_seq}
-    return cast("ContextItem", {**context_to_json(record), **more})
+def _item(record: ContextRecord) -> Context:
+    return cast("Context", {**context_to_json(record), "owner": record.owner_actor})
 
 
 async def _accounts(

@@ -6,15 +6,18 @@ import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import date
-from typing import Any, Final, Unpack
+from typing import TYPE_CHECKING, Any, Final, Unpack
 from urllib.parse import urlsplit
 
 from looopy.cli.conversations.background import show_away
 from looopy.cli.conversations.base import Budgets, Conditions
 from looopy.cli.terminal import Terminal
 from looopy.errors import ConfigurationError, LooopyError
-from looopy.server.client import Client, ContextPage, HitPage
+from looopy.server.client import Client
 from looopy.stores.contexts.spending import account_of
+
+if TYPE_CHECKING:
+    from looopy.server.models import Context, Hit, Page
 
 TOKEN: Final = "LOOOPY_TOKEN"  # noqa: S105 - the name of a variable
 LOCAL_TOKEN: Final = "LOOOPY_UI_TOKEN"  # noqa: S105 - as above
@@ -39,7 +42,7 @@ class ServedConversations(Client):
         after: str | None = None,
         limit: int | None = None,
         **conditions: Unpack[Conditions],
-    ) -> ContextPage:
+    ) -> Page[Context, str]:
         """See `Conversations`."""
         _refuse({f"--{name}": conditions.get(name) for name in ("owner", "metadata", "due")})
         status, tags = conditions.get("status"), conditions.get("tags", ())
@@ -54,7 +57,7 @@ class ServedConversations(Client):
         after: str | None = None,
         limit: int | None = None,
         owner: str | None = None,
-    ) -> HitPage:
+    ) -> Page[Hit, str]:
         """See `Conversations`."""
         _refuse({"--owner": owner})
         return await super().search(query, context_id=context_id, after=after, limit=limit)

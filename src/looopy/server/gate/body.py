@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, NoReturn, TypeAlias
 
 from starlette.requests import ClientDisconnect, Request
@@ -31,9 +31,7 @@ _Placed: TypeAlias = tuple[Any, Any]
 _CLOSE = {"Connection": "close"}  # or the rest of the body would come as another request
 
 
-async def read_json(
-    request: Request, limits: Limits, *, may_miss: bool = False
-) -> dict[str, Any]:
+async def read_json(request: Request, limits: Limits, *, may_miss: bool = False) -> dict[str, Any]:
     """
     The body of *request*: a JSON object whose values can be stored.
 
@@ -88,22 +86,6 @@ def json_or_text(text: str) -> Any:
     except (ValueError, ValueRefused, RecursionError):
         return text
     return value
-
-
-def check_fields(body: Mapping[str, Any], known: Collection[str], path: str = "") -> None:
-    """
-    Refuse fields that the request does not have.
-
-    Raises:
-        Problem: 400 `unknown_field`.
-    """
-    for name in body:
-        if name not in known:
-            raise Problem(
-                f"unknown field {name!r}: this request takes {', '.join(sorted(known)) or 'none'}",
-                code="unknown_field",
-                path=f"{path}/{escape(name)}",
-            )
 
 
 def too_deep(limits: Limits, path: str | None = None) -> Problem:

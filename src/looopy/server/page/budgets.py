@@ -8,7 +8,9 @@ from typing import Any
 
 from looopy.agent.agent import Agent
 from looopy.errors import ConfigurationError
+from looopy.server import models
 from looopy.server.host import AgentHost
+from looopy.server.items import item
 from looopy.stores.contexts.spending import (
     NOTHING,
     Allowance,
@@ -32,7 +34,7 @@ def limits_in(agent: Agent, owner: str | None, account: str) -> dict[Period, All
 
 async def owner_budget(
     host: AgentHost, auth: AuthContext, record: ContextRecord | None, day: date | None
-) -> dict[str, Any]:
+) -> models.BudgetOfOwner:
     """
     The caller's own accounts of a day and of its month, with the limits of the present agent.
 
@@ -59,7 +61,7 @@ async def owner_budget(
 
 def budget_items(
     sums: Sequence[Spent], limits: dict[Period, Allowance], day: date | None = None
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[models.BudgetItem]:
     """
     An item for each period that has a sum or a limit.
 
@@ -76,17 +78,16 @@ def budget_items(
             yield _item(spent, limits.get(period))
 
 
-def _item(spent: Spent, limit: Allowance | None) -> dict[str, Any]:
+def _item(spent: Spent, limit: Allowance | None) -> models.BudgetItem:
     dollars = None if limit is None or limit.nanos is None else Amount(0, limit.nanos).cost_usd
-    return {
-        "period": spent.period,
-        "since": spent.since.isoformat(),
-        "until": spent.until.isoformat(),
+    return item(
+        models.BudgetItem,
+        spent,
         **amount_to_json(spent.used),
         **{f"reserved_{name}": value for name, value in amount_to_json(spent.reserved).items()},
-        "limit_tokens": None if limit is None else limit.tokens,
-        "limit_cost_usd": dollars,
-    }
+        limit_tokens=limit and limit.tokens,
+        limit_cost_usd=dollars,
+    )
 
 
 def amount_to_json(amount: Amount) -> dict[str, Any]:

@@ -7,10 +7,7 @@ whole message stays one request away.
 
 from __future__ import annotations
 
-from typing import Any, Final
-
-LEAST: Final = 100
-"""Characters that a client leaves at least: names and words for programs stay whole."""
+from typing import Any
 
 
 def clip(value: Any, most: int) -> tuple[Any, dict[str, int]]:

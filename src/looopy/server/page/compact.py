@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Collection
 from contextlib import aclosing
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias
 
 from looopy.errors import LooopyError
 from looopy.server.page.clip import clip
@@ -26,7 +26,7 @@ from looopy.types.message import AssistantMessage
 _LEFT_OUT: Final = frozenset(
     {"iteration_start", "iteration_end", "usage", "tool_execution_update", "status_change"}
 )
-CHOICES: Final = frozenset({"status_change", "thinking", "tool_execution_update"})
+Included: TypeAlias = Literal["status_change", "thinking", "tool_execution_update"]
 """Names that `?include=` takes: events that are left out otherwise, and thinking as it grows."""
 _UNSAID: Final = frozenset({"type", "context_id", "iteration", "timestamp", "seq"})
 _REPEATED: Final[dict[str, frozenset[str]]] = {
@@ -137,7 +137,7 @@ async def compacted(
     The frames of *events*; an error ends them with a frame `problem`, as in the full format.
 
     Args:
-        include: Some of `CHOICES`.
+        include: Some of `Included`.
         clip_to: Cut longer texts of events.
     """
     text = _Text()

@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import secrets
-from dataclasses import asdict
-from typing import Any, Final
+from typing import Final
 
 from looopy.errors import StoreConflict, ValueRefused
-from looopy.replay import Recording, Replayed, read_recording, replay
+from looopy.replay import Recording, read_recording, replay
 from looopy.replay.beside import fork_name
+from looopy.server import models
 from looopy.server.host import AgentHost
+from looopy.server.items import item, to_json
 from looopy.server.problems import Problem
 from looopy.stores.bundle import Stores
 from looopy.stores.records import ContextRecord
@@ -43,7 +44,7 @@ async def recorded(
 
 async def replayed(
     host: AgentHost, auth: AuthContext, recording: Recording, ignore: tuple[str, ...]
-) -> dict[str, Any]:
+) -> models.Replay:
     """
     The outcome of a replay with the present agent, as JSON.
 
@@ -55,7 +56,7 @@ async def replayed(
     agent = await host.sample(recording.context_id, auth)
     try:
         async with asyncio.timeout(_MOST_S):
-            return _to_json(await replay(recording, agent, ignore=ignore))
+            found = await replay(recording, agent, ignore=ignore)
     except TimeoutError:
         text = f"the replay took more than {_MOST_S:g} s: does the system prompt wait for something"
         raise Problem(f"{text}?", status=503, code="timeout") from None
@@ -64,20 +65,15 @@ async def replayed(
             raise
         text = f"turn {recording.turn} had an output_type, which no log keeps: replay it in Python"
         raise Problem(text, code="value_refused", path="/turn") from None
-
-
-def _to_json(found: Replayed) -> dict[str, Any]:
-    recording, difference = found.recording, found.difference
-    return {
-        "turn": recording.turn,
-        "outcome": None if recording.outcome is None else recording.outcome.value,
-        "stop_reason": None if recording.stop_reason is None else recording.stop_reason.value,
-        "after": recording.at,
-        "messages": len(recording.messages),
-        "difference": None if difference is None else asdict(difference),
-        "gone": list(found.gone),
-        "left_out": list(found.left_out),
-    }
+    return item(
+        models.Replay,
+        recording,
+        after=recording.at,
+        messages=len(recording.messages),
+        difference=to_json(found.difference),
+        gone=list(found.gone),
+        left_out=list(found.left_out),
+    )
 
 
 def name_beside(recording: Recording, auth: AuthContext, key: str | None) -> str:

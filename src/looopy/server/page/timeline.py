@@ -14,7 +14,8 @@ from datetime import datetime, timedelta
 from typing import Any, Final, TypeAlias
 
 from looopy.errors import ConfigurationError, ContextNotFound
-from looopy.server.items import is_hidden
+from looopy.server import models
+from looopy.server.items import is_hidden, item, to_json
 from looopy.server.problems import Problem
 from looopy.stores.bundle import Stores
 from looopy.stores.records import TurnRecord
@@ -33,7 +34,6 @@ from looopy.types.event import (
     TurnError,
 )
 from looopy.types.message import AssistantMessage, UserMessage
-from looopy.types.message_json import usage_to_json
 from looopy.types.ranges import Range
 from looopy.types.state import Outcome
 
@@ -48,7 +48,7 @@ _LONGEST_TEXT = 300
 
 async def timeline(
     stores: Stores, context_id: str, turn: int, hidden: Sequence[Range] = ()
-) -> _Json:
+) -> models.Timeline:
     """
     The runs that belong to *turn*, the oldest first, with their model calls, tool calls and marks.
 
@@ -74,7 +74,7 @@ async def timeline(
         if run is not None and not event.path:
             run.add(event)
     room = _MOST_SPANS
-    shown: list[_Json] = []
+    shown: list[models.Run] = []
     for run in runs:
         shown.append(run.to_json(room, hidden))
         room = max(0, room - len(shown[-1]["spans"]))
@@ -219,28 +219,22 @@ class _Run:
         known = {key: value for key, value in facts.items() if value is not None}
         self._marks.append({"kind": kind, "name": name, "at": _time(event.timestamp), **known})
 
-    def to_json(self, room: int, hidden: Sequence[Range]) -> _Json:
+    def to_json(self, room: int, hidden: Sequence[Range]) -> models.Run:
         """All of it, with at most *room* spans and as many marks; *hidden* was rewound."""
         record = self._record
-        return {
-            "turn": record.turn,
-            "continues": record.continues,
-            "outcome": record.outcome.value if record.outcome else None,
-            "stop_reason": record.stop_reason.value if record.stop_reason else None,
-            "actor_id": record.actor_id,
-            "hidden": is_hidden(record, hidden),
-            "process": record.process,
-            "recovered_by": record.recovered_by,
-            "started": _time(record.started_at),
-            "ended": _time(record.ended_at) if record.ended_at else None,
-            "last_sign": _time(self._last) if record.outcome is Outcome.INTERRUPTED else None,
-            "usage": usage_to_json(record.usage),
-            "spans": self._spans[:room],
-            "marks": self._marks[:room],
-            "left_out": max(0, len(self._spans) - room),
-            "marks_left_out": max(0, len(self._marks) - room),
-            "model_calls": sum(span["kind"] == "model" for span in self._spans),
-        }
+        return item(
+            models.Run,
+            record,
+            hidden=is_hidden(record, hidden),
+            started=_time(record.started_at),
+            ended=to_json(record.ended_at),
+            last_sign=_time(self._last) if record.outcome is Outcome.INTERRUPTED else None,
+            spans=self._spans[:room],
+            marks=self._marks[:room],
+            left_out=max(0, len(self._spans) - room),
+            marks_left_out=max(0, len(self._marks) - room),
+            model_calls=sum(span["kind"] == "model" for span in self._spans),
+        )
 
 
 def _time(moment: datetime) -> str:

@@ -179,9 +179,7 @@ class _Endpoints:
             TurnEnd(**about, outcome=Outcome.COMPLETED, stop_reason=StopReason.STOP),
         )
 
-    async def _made_before(
-        self, asked: Asked, auth: AuthContext
-    ) -> tuple[str, TurnRecord] | None:
+    async def _made_before(self, asked: Asked, auth: AuthContext) -> tuple[str, TurnRecord] | None:
         """The context and the turn in which the caller has given the decisions of *asked*."""
         if asked.context_id is None or not asked.decisions:
             return None
