@@ -131,6 +131,24 @@ def test_entries_of_every_type_are_read_and_written_again():
     assert pi.read_session(_file(_message(ANSWER))).model == ("anthropic", "m")
 
 
+async def test_text_that_no_store_takes_is_repaired_in_messages_and_kept_in_lines():
+    """As a program printed UTF-16, or an emoji was cut in two: each kind of entry has a message."""
+    odd, repaired = "w\0\ud83d", "w\ufffd\ufffd"
+    lines = _file(
+        _message(_user(odd)),
+        _message(ANSWER),
+        _message(RESULT | {"content": [{"type": "text", "text": odd}], "details": {odd: odd}}),
+        ("custom_message", {"customType": "x", "content": odd, "display": True}),
+        ("branch_summary", {"fromId": "e1", "summary": odd}),
+    )
+    session = pi.read_session(lines)
+    assert [message.text for message in session.messages] == [repaired, "", *[repaired] * 3]
+    async with open_stores("memory:") as stores:
+        await stores.messages.append("ada", session.messages)
+        assert await stores.messages.count("ada") == len(lines) - 1
+    assert [entry.raw for entry in session.entries] == [json.loads(line) for line in lines[1:]]
+
+
 def test_a_compacted_session_has_all_and_shows_what_is_left():
     """Nothing that was summed up is lost; pi's model sees the summary first."""
     session = pi.read_session(

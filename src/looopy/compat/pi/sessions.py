@@ -4,7 +4,8 @@ The sessions that pi and pipy's coding agent write: JSON lines that form a tree.
 The first line is the header; each other one is an entry with an `id` and the `parentId` that it
 follows. The last entry is the current position: the entries from there up to the root are the
 active branch, the others are abandoned branches. Each line is kept as it came, unknown types
-included, so that a session is written as it was read.
+included, so that a session is written as it was read. Its message can be stored: NUL and half
+characters, which a program may have printed, are U+FFFD there, as in results of tools.
 
     session = read_session("session.jsonl")
     await stores.messages.append("ada", session.messages)
@@ -25,7 +26,7 @@ from typing import Any
 from looopy.compat.pi.wire import from_pi, to_pi
 from looopy.errors import ValueRefused
 from looopy.types.message import AssistantMessage, CustomMessage, Message, UserMessage
-from looopy.types.storable import is_unicode
+from looopy.types.storable import is_unicode, repair_json
 
 VERSION = 3
 _TEXTS = {  # the required fields of an entry
@@ -324,7 +325,7 @@ def _entry(
         if not isinstance(raw.get(name), str):
             raise _refused(number, f"/{name}", "must be text")
     try:
-        message = _message_of(kind, raw)
+        message = _message_of(kind, repair_json(raw))
     except ValueRefused as error:
         raise _refused(number, str(error.facts.get("path", "")), str(error)) from None
     return Entry(kind, entry_id, parent_id, raw, message, number)
