@@ -88,19 +88,24 @@ async def test_an_agent_within_a_tool_cannot_stop_the_one_it_works_for(make_agen
     assert [m.text for m in result.messages if isinstance(m, ToolResultMessage)] == ["inner"]
 
 
-async def test_a_subscriber_may_stop_the_agent_at_the_end_of_a_turn(make_agent, memory_stores):
+@pytest.mark.parametrize(
+    ("leave", "status"), [("shutdown", AgentStatus.SHUTDOWN), ("pause", AgentStatus.PAUSED)]
+)
+async def test_a_subscriber_may_stop_the_agent_at_the_end_of_a_turn(
+    make_agent, memory_stores, leave, status
+):
     """The turn waits for nobody any more."""
     agent = await make_agent([text("hi")], stores=memory_stores)
     leaving = []
 
     def hear(event):
         if event.type == "turn_end":
-            leaving.append(asyncio.create_task(agent.shutdown()))
+            leaving.append(asyncio.create_task(getattr(agent, leave)()))
 
     agent.subscribe(hear)
     await agent.execute_turn("go")
     await leaving[0]
-    assert agent.state.status is AgentStatus.SHUTDOWN
+    assert agent.state.status is status
 
 
 async def test_a_turn_that_each_turn_begins_knows_none_of_those_before(make_agent, memory_stores):

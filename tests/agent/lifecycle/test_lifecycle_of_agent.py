@@ -116,21 +116,6 @@ async def test_pause_and_shutdown_wait_for_the_turn(make_agent, stores, action):
     await assert_whole(stores)
 
 
-async def test_pause_in_the_last_event_of_a_turn_works(make_agent, memory_stores):
-    """The seed's example: the subscriber of the end pauses the agent."""
-    agent = await make_agent([text("hi")], stores=memory_stores)
-    tasks = []
-
-    def on_end(event):
-        if event.type == "turn_end":
-            tasks.append(asyncio.ensure_future(agent.pause()))
-
-    agent.subscribe(on_end)
-    await agent.execute_turn("hello")
-    await tasks[0]
-    assert agent.state.status is S.PAUSED
-
-
 async def test_ten_calls_of_start_and_shutdown_at_once(make_agent, store_url):
     """Whatever the order, each returns when it is true, and the last word holds."""
     for n in range(10):

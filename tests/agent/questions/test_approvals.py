@@ -46,6 +46,14 @@ async def unchanged(stores):
     return replace(record, last_activity=None), await stores.journal.events("ada")
 
 
+async def asked(make_agent, stores, bank, *replies, cents=9, actor=None, **options):
+    """An agent whose call waits, and the request."""
+    script = [tool_call("pay", cents=cents), *replies]
+    agent = await make_agent(script, tools=[bank.tool], stores=stores, **options)
+    [request] = (await agent.execute_turn("go", actor)).pending
+    return agent, request
+
+
 async def test_a_call_that_needs_approval_waits_and_then_runs_once(make_agent, stores):
     """The other call of the iteration completes; the approved one runs in another agent."""
     bank = Bank()
@@ -88,10 +96,7 @@ async def test_a_call_that_needs_approval_waits_and_then_runs_once(make_agent, s
 async def test_a_denied_call_is_not_run(make_agent, stores):
     """The model is told."""
     bank = Bank()
-    agent = await make_agent(
-        [tool_call("pay", cents=9), text("pity")], tools=[bank.tool], stores=stores
-    )
-    [request] = (await agent.execute_turn("go")).pending
+    agent, request = await asked(make_agent, stores, bank, text("pity"))
     result = await agent.execute_turn(None, inputs={request.request_id: False})
     assert (result.text, results(result.messages), bank.paid) == ("pity", {"pay": DENIED}, [])
     await assert_whole(stores)
@@ -100,10 +105,7 @@ async def test_a_denied_call_is_not_run(make_agent, stores):
 async def test_text_cancels_what_waits_for_approval(make_agent, stores):
     """The request is gone, and the call was not run."""
     bank = Bank()
-    agent = await make_agent(
-        [tool_call("pay", cents=9), text("ok")], tools=[bank.tool], stores=stores
-    )
-    [request] = (await agent.execute_turn("go")).pending
+    agent, request = await asked(make_agent, stores, bank, text("ok"))
     result = await agent.execute_turn("leave it")
     assert (results(result.messages), bank.paid) == ({"pay": UNANSWERED}, [])
     with pytest.raises(InputNotFound):
@@ -128,8 +130,7 @@ async def test_text_cancels_what_waits_for_approval(make_agent, stores):
 async def test_an_approval_takes_nothing_but_a_decision(make_agent, stores, value):
     """Not what merely looks like one; nothing is stored."""
     bank = Bank()
-    agent = await make_agent([tool_call("pay", cents=9)], tools=[bank.tool], stores=stores)
-    [request] = (await agent.execute_turn("go")).pending
+    agent, request = await asked(make_agent, stores, bank)
     before = await unchanged(stores)
     with pytest.raises(ValueRefused, match="an approval takes True, False, Approve") as refused:
         await agent.execute_turn(None, inputs={request.request_id: value})
@@ -141,10 +142,7 @@ async def test_an_approval_takes_nothing_but_a_decision(make_agent, stores, valu
 async def test_an_expired_approval_is_not_there(make_agent, stores):
     """Nothing is stored; the conversation goes on all the same."""
     bank = Bank(approval_expires_s=1e-6)
-    agent = await make_agent(
-        [tool_call("pay", cents=9), text("ok")], tools=[bank.tool], stores=stores
-    )
-    [request] = (await agent.execute_turn("go")).pending
+    agent, request = await asked(make_agent, stores, bank, text("ok"))
     assert request.expires_at is not None
     before = await unchanged(stores)
     with pytest.raises(InputNotFound):
@@ -221,8 +219,7 @@ def other_schema(bank):
 async def test_an_approval_of_another_schema_does_not_count(make_agent, stores):
     """The tool was changed meanwhile: the person is asked about what would run now."""
     bank = Bank()
-    agent = await make_agent([tool_call("pay", cents=9)], tools=[bank.tool], stores=stores)
-    [request] = (await agent.execute_turn("go")).pending
+    _, request = await asked(make_agent, stores, bank)
     there = await make_agent([text("done")], tools=[other_schema(bank)], stores=stores)
     second = await there.execute_turn(None, inputs={request.request_id: True})
     assert (second.outcome, bank.paid) == (Outcome.INPUT_REQUIRED, [])
@@ -237,8 +234,7 @@ async def test_an_approval_of_another_schema_does_not_count(make_agent, stores):
 async def test_an_approval_of_a_tool_that_is_gone_runs_nothing(make_agent, stores):
     """Another tool is no substitute."""
     bank = Bank()
-    agent = await make_agent([tool_call("pay", cents=9)], tools=[bank.tool], stores=stores)
-    [request] = (await agent.execute_turn("go")).pending
+    _, request = await asked(make_agent, stores, bank)
     there = await make_agent([text("done")], tools=[add], stores=stores)
     last = await there.execute_turn(None, inputs={request.request_id: True})
     assert "no tool named 'pay'" in results(last.messages)["pay"]
@@ -434,10 +430,7 @@ async def test_a_provider_is_shown_valid_histories_only(make_agent, stores):
 async def test_an_approved_call_whose_result_cannot_be_stored_runs_once(make_agent, stores, said):
     """Also where a text stands between the call and its result."""
     bank, spy = Bank(), SpyStores(stores)
-    agent = await make_agent(
-        [tool_call("pay", cents=9), text("ok")], tools=[bank.tool], stores=spy.stores
-    )
-    [request] = (await agent.execute_turn("go")).pending
+    agent, request = await asked(make_agent, spy.stores, bank, text("ok"))
 
     def refuse(name, argument):
         if name == "commit" and "tool_execution_end" in types(argument.events):

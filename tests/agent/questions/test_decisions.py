@@ -7,6 +7,7 @@ import asyncio
 import pytest
 from tests.agent.kit import assert_whole, collect
 from tests.agent.questions.test_approvals import Bank, hooked, other_schema, results, unchanged
+from tests.agent.questions.test_approvals import asked as approval
 
 from looopy import Agent, Approve, AuthContext, Deny, ToolContext, tool
 from looopy.agent.plan import DENIED, NOT_AGAIN, UNANSWERED
@@ -25,11 +26,9 @@ BOSS = AuthContext("boss", credentials={"token": "s3cret-canary-7b1f"})
 
 async def asked(make_agent, stores, bank, cents=900, actor=BOSS, **options):
     """An agent whose call waits, and the request."""
-    agent = await make_agent(
-        [tool_call("pay", cents=cents), text("done")], tools=[bank.tool], stores=stores, **options
+    return await approval(
+        make_agent, stores, bank, text("done"), cents=cents, actor=actor, **options
     )
-    [request] = (await agent.execute_turn("go", actor)).pending
-    return agent, request
 
 
 def of(kind, events):
@@ -317,16 +316,19 @@ async def test_an_expired_approval_says_so(make_agent, stores):
     await assert_whole(stores)
 
 
-async def test_text_says_which_calls_had_expired(make_agent, memory_stores):
-    """The others are cancelled by the text, as ever."""
+async def half_expired(make_agent, stores):
+    """An agent of which one call waits and the other has expired; and their banks."""
     bank, late = Bank(), Bank(approval_expires_s=1e-6)
     late.tool.name = "late"
-    agent = await make_agent(
-        [(tool_call("pay", cents=1), tool_call("late", cents=2)), text("ok")],
-        tools=[bank.tool, late.tool],
-        stores=memory_stores,
-    )
+    script = [(tool_call("pay", cents=1), tool_call("late", cents=2)), text("ok")]
+    agent = await make_agent(script, tools=[bank.tool, late.tool], stores=stores)
     await agent.execute_turn("go")
+    return agent, bank, late
+
+
+async def test_text_says_which_calls_had_expired(make_agent, memory_stores):
+    """The others are cancelled by the text, as ever."""
+    agent, bank, late = await half_expired(make_agent, memory_stores)
     result = await agent.execute_turn("leave it")
     said = results(result.messages)
     assert said["pay"] == UNANSWERED
@@ -336,14 +338,7 @@ async def test_text_says_which_calls_had_expired(make_agent, memory_stores):
 
 async def test_what_has_not_expired_keeps_waiting(make_agent, memory_stores):
     """`execute_turn(None)` settles the one, once; the other has to be answered."""
-    bank, late = Bank(), Bank(approval_expires_s=1e-6)
-    late.tool.name = "late"
-    agent = await make_agent(
-        [(tool_call("pay", cents=1), tool_call("late", cents=2)), text("ok")],
-        tools=[bank.tool, late.tool],
-        stores=memory_stores,
-    )
-    await agent.execute_turn("go")
+    agent, bank, late = await half_expired(make_agent, memory_stores)
     [left] = (await agent.execute_turn(None)).pending
     assert (left.tool_name, agent.state.status) == ("pay", AgentStatus.WAITING)
     with pytest.raises(CannotContinue):
