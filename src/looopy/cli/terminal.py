@@ -470,7 +470,7 @@ def prepare_streams() -> None:
     Let no character of the input or for the output end the program.
 
     A character that a stream cannot encode is written as an escape. Bytes that are not text come in
-    as surrogates, which the stores refuse with an error that says so.
+    as surrogates, which the stores refuse with an error about them.
     """
     for stream, errors in (
         (sys.stdin, "surrogateescape"),

@@ -3,8 +3,8 @@ The list that costs come from, and how old it is.
 
 genai-prices carries no date, neither in the package nor in its data. Many of its
 prices have a first day, though, and every release has some from the days before it. So the newest
-first day says how far a list goes. Vendors announce prices in advance, and a day that had not come
-when the list was installed says nothing: that is why the time of the file counts, too.
+first day shows how far a list goes. Vendors announce prices in advance, and a day that had not come
+when the list was installed means nothing: that is why the time of the file counts, too.
 """
 
 from __future__ import annotations

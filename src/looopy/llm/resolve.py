@@ -3,7 +3,7 @@ A name becomes a provider: `"openai/gpt-5-mini"`, `"ollama/llama3.2"`, `"local"`
 
 The part before the first slash is the place of the model, the rest is its name there. An unknown
 name fails at once, with a suggestion. `pick_default` is for the command line: it takes the best
-model that the person has on the machine, and says why.
+model that the person has on the machine, and shows why.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ def _too_long(asked: float, policy: RetryPolicy) -> bool:
 
 
 def explained(error: LLMError, policy: RetryPolicy) -> LLMError:
-    """*error*, or one that also says that the server's delay was too long to wait for."""
+    """*error*, or one that also names the server's delay, which was too long to wait for."""
     asked: float | None = getattr(error, "retry_after_s", None)
     if asked is None or not error.retryable or not _too_long(asked, policy):
         return error

@@ -27,7 +27,7 @@ How the call of a reservation stands:
 
 - `runs`: its turn runs.
 - `dead`: the process of its turn died.
-- `unclear`: its turn is open and its lease has expired, but no proof says that its process died.
+- `unclear`: its turn is open and its lease has expired, but its process may be alive.
 - `ended`: its turn ended by itself. Its process may still settle it, or summarise.
 - `unknown`: its context is not in these stores.
 """

@@ -1,10 +1,10 @@
 """
 Wake-up calls for waiters of a context, so that they need not poll all the time.
 
-A notification says only *look again*: the store is the truth. A needless one costs a read, a
+A notification means only *look again*: the store is the truth. A needless one costs a read, a
 missing one a delay, because every waiter also polls (`poll_s`). Writers of this process notify at
-once. Each backend brings news of other processes in its own way; `noticed` tells it when a context
-has listeners.
+once. Each backend brings news of other processes in its own way; `noticed` informs it when a
+context has listeners.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Notifier:
             self._notice(key, here=False)
 
     def notify(self, tenant: str, context_id: str, *, inbox: bool) -> None:
-        """Say that a context has changed, and whether its inbox may have."""
+        """Report that a context has changed, and whether its inbox may have."""
         for listener in tuple(self._listeners.get((tenant, context_id), ())):
             listener(inbox)
 
@@ -95,7 +95,7 @@ class Notifier:
         return self._removals.get((tenant, context_id), 0)
 
     def notify_all(self) -> None:
-        """Say that any context may have changed, as after news that were missed."""
+        """Report that any context may have changed, such as after missed news."""
         for key in self.keys:
             self.notify(*key, inbox=True)
 

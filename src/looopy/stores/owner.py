@@ -185,7 +185,7 @@ class Owner:
         return f"{_host()}/{self.pid}/{start or ''}/{self.nonce};{self.where}{said}"
 
     def retire(self) -> None:
-        """Say that nothing of this owner runs any more."""
+        """Report that nothing of this owner runs any more."""
         if self.nonce not in _live_here:
             return
         _live_here.discard(self.nonce)
@@ -222,7 +222,7 @@ def process_of(token: str) -> int | None:
 
 
 def ttl_of(token: str) -> float | None:
-    """How long the lease of that holder lasts without being renewed; `None` if it did not say."""
+    """How long the lease of that holder lasts without being renewed; `None` if unknown."""
     said = token.rpartition("/")[2].split(";")[2:]
     try:
         found = float(said[0]) if said else 0.0

@@ -2,7 +2,7 @@
 All turns, events or messages of a context, read page by page: memory stays at one page.
 
 A message may have megabytes, and no store knows how long a page is before it is read. So a page
-begins small, and a `Portion` says how many rows the next one takes.
+begins small, and a `Portion` has the number of rows of the next one.
 """
 
 from __future__ import annotations

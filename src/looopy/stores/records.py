@@ -407,7 +407,7 @@ class Commit:
         artifact: A change of one artifact, in the same step; `events` is then its one
             `ArtifactUpdate`. The store fills in its kind, and its version: the one that is written,
             or the newest that is deleted.
-        artifacts: Changes of artifacts in the same step, in order; each is told by one of the
+        artifacts: Changes of artifacts in the same step, in order; each is reported by one of the
             `ArtifactUpdate`s among `events`, in the same order. The store fills in as above. Not
             beside `artifact`.
         state: Replaces the stored one, or `None` to leave it.

@@ -127,7 +127,7 @@ async def gather_tools(
         turn: The calling turn. Without one, a tool whose filter depends on the turn counts as
             enabled.
         warn: Called with the reason if a source offers less than it should.
-        disabled: Also return the tools whose `is_enabled` says no.
+        disabled: Also return the tools whose `is_enabled` is false.
 
     Raises:
         InvalidTool: Two tools share a name (case aside), or a source has another type. In a turn, a

@@ -59,7 +59,7 @@ def check_schema(parameters: Mapping[str, Any]) -> None:
     References to other documents are refused, not fetched.
 
     Raises:
-        InvalidTool: It is not; the message says where.
+        InvalidTool: It is not; the message names the place.
     """
     _compile(parameters)
 

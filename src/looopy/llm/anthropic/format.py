@@ -3,7 +3,7 @@ A request becomes the body of an Anthropic Messages API call.
 
 The API wants user and assistant in turns: neighbouring messages of one role are sent as one, the
 results of tools first. Thinking goes back byte for byte to the model that signed it. Up to four
-marks tell the API which parts to cache: tools, system prompt, and the last two messages of the
+marks select the parts that the API caches: tools, system prompt, and the last two messages of the
 user's side. So each request finds what the one before it left there, even if much came in between.
 Marks are not part of the cached text; nothing else in the body changes as a history grows.
 
@@ -425,7 +425,7 @@ def enforced(schema: Mapping[str, Any]) -> Wire:
     """*schema* as the API takes it: closed, and without the limits that it does not know."""
     try:
         return strict_schema(schema, every=False, bounds=False)
-    except NotStrict:  # then the API says why
+    except NotStrict:  # then the API reports why
         return dict(schema)
 
 

@@ -169,7 +169,7 @@ class AnthropicProvider(SDKProvider):
         if call.key and not self._official:
             headers.setdefault("x-api-key", call.key)  # where other servers of this API look for it
         # The SDK walks its typed arguments, message by message; this body it sends as it is, over
-        # theirs, and says nothing of a model that it thinks old.
+        # theirs, and ignores a model that it thinks old.
         model = ""
         if version := _version_at(sdk):  # these clients move model and stream into the address
             model = body["model"]

@@ -77,7 +77,7 @@ class Answer:
     The content of an answer that has ended.
 
     Attributes:
-        kind: `"unknown"` if it broke off too early to tell.
+        kind: `"unknown"` if it broke off too early.
         complete: It was not cut off.
         text: The rest of a reply that `AnswerReader.feed` has not given yet.
         tool_name: The tool of a complete call.

@@ -92,7 +92,7 @@ def fetch(
     Raises:
         UnknownModel: The catalogue has no such model.
         ConfigurationError: Not agreed to, no network, not enough disk, or unexpected content; the
-            message says how to continue. Finished parts are kept.
+            message names the way to continue. Finished parts are kept.
     """
     model = find_model(name)
     if is_cached(name):

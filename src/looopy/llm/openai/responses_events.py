@@ -44,7 +44,7 @@ class EventReader(AnswerReader):
 
     @property
     def finished(self) -> bool:
-        """True once the server said that the answer is complete."""
+        """True once the server reported that the answer is complete."""
         return self._end is not None
 
     complete = finished

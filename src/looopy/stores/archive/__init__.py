@@ -12,5 +12,5 @@ it may import `stores`, `types` and `errors`.
 - `importing`: `import_contexts`, which restores all contexts of an archive at once, or none.
 
 Exports: those three functions, `ArchiveReport` and `Signature`, through `looopy.stores`. Read
-`format`, `writing`, `reading`. Decision 35 says why it is a ZIP.
+`format`, `writing`, `reading`. Decision 35 has the reasons for a ZIP.
 """

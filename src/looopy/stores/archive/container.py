@@ -281,7 +281,7 @@ def _check_end(source: _Source, end: int) -> None:
     count, size = _END.unpack(raw)[4:6]
     at = end - _END.size - _LOCATOR.size
     if at >= 0 and (locator := source.read(at, _LOCATOR.size)).startswith(b"PK\6\7"):
-        # Where `zipfile` reads it, whatever the locator says: both have to read the same.
+        # Where `zipfile` reads it, whatever the locator has: both have to read the same.
         place = at - _END_64.size
         raw = source.read(place, _END_64.size) if place == _LOCATOR.unpack(locator)[2] else b""
         if not raw.startswith(b"PK\6\6"):

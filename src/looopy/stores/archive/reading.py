@@ -112,7 +112,7 @@ class Archive:
             raise refuse("it is missing", min(missing))
 
     def checked_member(self, name: str) -> Member:
-        """A member whose bytes have the hash that the manifest says."""
+        """A member whose bytes have the hash of the manifest."""
         member, said = self._member(name), self._said.get(name)
         if not isinstance(said, dict):
             raise refuse(f"{form.MANIFEST} does not name it", name)
@@ -412,7 +412,7 @@ def _blocks(member: Member, start: int) -> Iterator[bytes]:
 
 
 def _check_content(member: Member, artifact: Artifact) -> None:
-    """Compare bytes with what their artifact says: size, hash, JSON, rows; or `ArchiveRefused`."""
+    """Compare bytes with their artifact: size, hash, JSON, rows; or `ArchiveRefused`."""
     if member.size != artifact.size:
         raise refuse(f"{member.size} bytes, not {artifact.size} as its artifact says", member.name)
     if artifact.status is ArtifactStatus.COMPLETE:
@@ -565,7 +565,7 @@ class _LogReader:
         return RestoredMessage(row, message.role)
 
     def end(self, member: str, *, last_seq: int, last_position: int) -> None:
-        """Raise `ArchiveRefused` unless the log has ended where its context says."""
+        """Raise `ArchiveRefused` unless the log ends at its context's `last_seq`."""
         if self._seq != last_seq and not (last_seq == 0 and self._seq <= 0):
             raise refuse(f"the last event is {self._seq}, not {last_seq}", member)
         if self._position != last_position:

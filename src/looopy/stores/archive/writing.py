@@ -56,7 +56,7 @@ class Signature(StrEnum):
     """
     If an archive is known to be the application's own.
 
-    A valid signature says who wrote the archive, not that it is the newest: an old one stays valid.
+    A valid signature proves the writer of the archive, not its age: an old one stays valid.
     """
 
     VALID = "valid"
@@ -273,7 +273,7 @@ class _Export:
         yield self._take()
 
     def report(self) -> ArchiveReport:
-        """Tell what was exported."""
+        """The report of the export."""
         found = [
             ArchivedContext(
                 archived_as=one["context_id"],

@@ -48,7 +48,7 @@ class Erased:
         contexts: How many contexts; `context_ids` are their ids, in the order of the erasure: inner
             contexts before the one that their agents worked for.
         redacted_ids: Contexts of others, in which the person had a part; they stay.
-        redacted: How many of their messages no longer say what the person said.
+        redacted: How many of their messages lost the person's words.
         messages: All of the history, also rewound ones and ones that a summary covers.
         artifacts: Artifacts, whatever the number of their versions.
         events: Durable events of the log.
@@ -140,7 +140,7 @@ class Terms(NamedTuple):
 def counted(
     *, messages: int, last_seq: int, cleared_seq: int, turns: int, **others: int
 ) -> Counter[str]:
-    """The counts of a context; the log begins at the newest event that says that it was cleared."""
+    """The counts of a context; the log begins at the newest `history_cleared`, if there is one."""
     events = last_seq - max(cleared_seq - 1, 0)
     return Counter(messages=messages, events=events, turns=turns, **others)
 
@@ -189,7 +189,7 @@ class ErasureRows(Protocol):
 
     async def redact(self, context_id: str, actor_id: str, *, force: bool) -> Redacted | None:
         """
-        Take what an actor said out of some of their turns, in one commit; `None` if there are none.
+        Redact some turns of an actor, in one commit; `None` if there are none.
 
         The turns stay known as theirs until `end_redaction`, so that another erasure finds them.
 
@@ -356,7 +356,7 @@ class Retention:
         waiting: bool,
     ) -> None:
         if older_than is None and larger_than is None:
-            raise ValueRefused("say what may go: older_than, or larger_than", path="/older_than")
+            raise ValueRefused("name what may go: older_than, or larger_than", path="/older_than")
         self._before = 0 if older_than is None else _moment(older_than)
         if larger_than is not None and (
             isinstance(larger_than, bool) or not isinstance(larger_than, int) or larger_than < 0
@@ -493,7 +493,7 @@ class _Work:
     async def erase(
         self, found: Sequence[Candidate], terms: Callable[[Candidate], Terms]
     ) -> Erased:
-        """Erase *found*, leave nothing in the files of the database, and say what is gone."""
+        """Erase *found*, leave nothing in the files of the database, and report what is gone."""
         if self._dry_run:
             await self._count(found)
         else:
@@ -521,7 +521,7 @@ class _Work:
         await self._rows.scrub()
 
     async def redact(self, names: Sequence[str], actor_id: str, *, force: bool) -> None:
-        """Take what an actor said out of contexts of others, some turns at a time."""
+        """Redact an actor's turns in contexts of others, some turns at a time."""
         with _naming_room():
             await self._redact_all(names, actor_id, force=force)
 

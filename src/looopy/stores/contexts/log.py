@@ -271,7 +271,7 @@ def positions(found: Iterable[LogEntry], *, brief: bool = False) -> Iterator[ran
 
 
 def events_of(context_id: str, page: LogPage) -> Iterator[list[AgentEvent]]:
-    """The events of a page in small parts; the last rows may say one event more than asked for."""
+    """The events of a page in small parts; the last rows may have one event more than asked for."""
     decoder = _Decoder(context_id, page)
     for entry in entries(page):
         # A message may bring an event that is one number below its own.
@@ -279,7 +279,7 @@ def events_of(context_id: str, page: LogPage) -> Iterator[list[AgentEvent]]:
 
 
 class _Decoder:
-    """Decodes what the rows of one page say, each message once."""
+    """Decodes the rows of one page, each message once."""
 
     def __init__(self, context_id: str, page: LogPage) -> None:
         self._context_id = context_id

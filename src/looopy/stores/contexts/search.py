@@ -51,7 +51,7 @@ class SearchHit:
 
     Attributes:
         position: Its place in the context, `seq` in its log, and the turn that it belongs to.
-        role: Who said it: `user`, `assistant`, `toolResult`, or a role of the application's own.
+        role: `user`, `assistant`, `toolResult`, or a role of the application's own.
         snippet: The text around the first match; `…` stands for text that is cut off.
         matches: Where the matches begin and end in the snippet, in characters and in order.
     """
@@ -114,7 +114,7 @@ def read_query(query: object) -> list[Term]:
 
 def searched_text(message: Message) -> str:
     """
-    The text of a message that is searched: what the user, the model or a tool said, and calls.
+    The searched text of a message: of the user, the model or a tool, with calls.
 
     Reasoning is left out, and so are images and the `details` of results.
     """

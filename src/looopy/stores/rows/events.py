@@ -442,7 +442,7 @@ def entry_body(message: UserMessage, actor_id: str | None) -> str:
 
 
 def decode_entry(number: int, kind: str, actor_id: str | None, created_us: int, body: str) -> Entry:
-    """The entry of an inbox that its columns say."""
+    """The entry of an inbox in its columns."""
     message = read_message(body, position=None)
     if not isinstance(message, UserMessage):  # a damaged row still leaves the inbox as said
         message = UserMessage(f"[message {number} of the inbox cannot be read]", timestamp=0)
@@ -556,7 +556,7 @@ def state_after_clear(text: str, *, forced: bool) -> str:
     The state column of a cleared context: what no turn resets, without `sent` and `trace`.
 
     Args:
-        forced: True if it ended a turn. That one has run as well, so the turns tell how long.
+        forced: True if it ended a turn. That one has run as well, so the turns show how long.
     """
     kept = replace(ContextState(**decode_state(text).sums), sent=None, trace=None)
     return state_column(replace(kept, run_us=None) if forced else kept)

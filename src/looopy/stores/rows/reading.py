@@ -38,7 +38,7 @@ def decode_message(body: str) -> Message:
     """
     try:
         return reader()(body)
-    except Exception:  # noqa: BLE001 - the general way says what is wrong
+    except Exception:  # noqa: BLE001 - the general way reports what is wrong
         return message_from_json(json.loads(body))
 
 
@@ -51,8 +51,8 @@ def read_message(body: str, *, position: int | None) -> Message:
     The message in a row's *body*; of a damaged row, the readable parts.
 
     Fields of a wrong type are repaired. If that is not enough, a `CustomMessage` of the role
-    `damaged` says why, and keeps the position and the text of the row in its metadata. No model
-    sees it. Each damaged row is logged as a warning.
+    `damaged` has the reason, and keeps the position and the text of the row in its metadata. No
+    model sees it. Each damaged row is logged as a warning.
 
     Args:
         position: The message's position, for the log; `None`: it waits in an inbox.

@@ -111,7 +111,7 @@ def _empty_summary(summary: CustomMessage, position: int) -> CustomMessage:
 
 class Copies:
     """
-    The versions of artifacts that may repeat what was said in some turns, as the log tells.
+    The versions of artifacts that may repeat words of some turns, by the log.
 
     These are the versions that the turns wrote, and later ones, because a tool makes the next
     version of what it reads. The first one that no longer counts is one that a turn completed
@@ -286,7 +286,7 @@ class Summaries:
         self.told: set[int] = set()
 
     def redacted(self, compaction: Mapping[str, Any], body: str) -> str | None:
-        """The body of the summary of the next compaction, if it tells of them; else `None`."""
+        """The body of the summary of the next compaction, if it contains them; else `None`."""
         position: int = compaction["position"]
         summary = read_message(body, position=position)
         if not is_summary(summary):
@@ -314,7 +314,7 @@ def _is_shown(position: int, hidden: Sequence[Range]) -> bool:
 
 
 def redacted_event(kind: str, body: str) -> str:
-    """The body of an event's row without what was said."""
+    """The body of an event's row without the person's words."""
     data: dict[str, Any] = json.loads(body)
     for request in data.get("pending", ()):
         _redact_request(request)

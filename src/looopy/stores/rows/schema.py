@@ -50,7 +50,7 @@ def _dataclass(kind: type, way: str) -> CoreSchema:
         names.append(word)
     for name, field in FIELDS[kind].items():
         schema = _schema(kind, field, way)
-        # A row says when its message was made: a message that does not is of now.
+        # A row has the time of its message: a message without one is of now.
         if name != "timestamp" and (way == "reads" or field.left_out != "never"):
             default = field.default if field.left_out != "never" else default_of(kind, name)
             given: dict[str, Any] = {"default": default}

@@ -122,7 +122,7 @@ class Driver(Protocol):
             removes: True for a write that removes data, and so makes room on a full disk.
 
         Raises:
-            StoreUnavailable: The database did not answer; `outcome_known` says whether nothing was
+            StoreUnavailable: The database did not answer; `outcome_known` is true if nothing was
                 written.
             StorageFull: The disk is full; nothing was written.
             LooopyError: The operation's own error; nothing was written.

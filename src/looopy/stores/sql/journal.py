@@ -352,7 +352,7 @@ class _LogReader:
         The rows of one source that a page takes, and the `seq` up to which all of them are there.
 
         Args:
-            sizes: The statement that tells how long they are.
+            sizes: The statement that returns their lengths.
             seq: The place of their number in a row.
         """
         if self._most_bytes is None:

@@ -2,7 +2,7 @@
 The result or exception of a tool, as content for the model.
 
 Functions return any Python value; a model reads text and files. Every value that pydantic can
-write as JSON becomes JSON text. Any other becomes an error that says what to return instead. Text
+write as JSON becomes JSON text. Any other becomes an error that names the possible types. Text
 is measured in UTF-8 bytes and cut between characters.
 """
 
@@ -61,7 +61,7 @@ def to_answer(value: Any) -> Answer:
     Wrap what a tool returned.
 
     Raises:
-        TypeError: It is bytes, or holds something that JSON cannot say.
+        TypeError: It is bytes, or holds something that JSON cannot express.
         ValueError: It holds itself.
     """
     if not isinstance(value, ToolResult):
@@ -116,7 +116,7 @@ def to_json_text(value: Any) -> str:
     *value* as JSON; `None` is `null`, NaN and infinities become strings.
 
     Raises:
-        TypeError: Bytes, or something that JSON cannot say.
+        TypeError: Bytes, or something that JSON cannot express.
         ValueError: It holds itself.
     """
     if isinstance(value, (bytes, bytearray, memoryview)):
@@ -126,7 +126,7 @@ def to_json_text(value: Any) -> str:
             " the artifact"
         )
     try:
-        # A string or number of a subclass, an enum's say, writes its value in both.
+        # A string or number of a subclass, such as an enum's, writes its value in both.
         return json.dumps(value, ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError):
         return _rich_json_text(value)
@@ -175,11 +175,11 @@ def limit_blocks(
     """
     Keep the first *max_bytes* of *blocks*, counted in UTF-8 and in the base64 text of files.
 
-    The rest is left out, and a marker in its place says how much that was. A file is kept whole
+    The rest is left out, and a marker in its place has its size. A file is kept whole
     or not at all. Blocks that fit come back unchanged.
 
     Args:
-        kept: Where the whole is; a last marker says so.
+        kept: Where the whole is; a last marker names it.
     """
     shown: list[UserBlock] = []
     left = max_bytes
@@ -273,7 +273,7 @@ async def shown_and_kept(
     """
     As much of *blocks*, which are too large, as the model may see; the whole is kept.
 
-    A failing store costs no result: the rest is then left out, and the text says so.
+    A failing store costs no result: the rest is then left out, with a note in the text.
     """
     kept: str | None = None
     if context.artifacts is not None:

@@ -31,7 +31,7 @@ class RetryCall(Exception):
 
 def is_transient(error: BaseException) -> bool:
     """
-    True if the call may succeed in a moment: a broken connection, say, or a `retryable` error.
+    True if the call may succeed in a moment: such as a broken connection, or a `retryable` error.
     """
     if isinstance(error, (ConnectionError, TimeoutError)):
         return True

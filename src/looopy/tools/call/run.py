@@ -65,7 +65,7 @@ async def run_call(
     Run *call* and return its one result; errors are results too.
 
     Args:
-        tool: The result of `resolve_name`; `None`: the tool result says that the tool does not
+        tool: The result of `resolve_name`; `None`: the tool result reports that the tool does not
             exist.
         call: As announced; the result carries its id.
         context: Passed to the tool. Its `report` may then be called from any thread, and does

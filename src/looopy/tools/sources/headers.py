@@ -58,7 +58,7 @@ def origin_of(url: str) -> tuple[str, str, int | None]:
     Scheme, host and port of *url*, in the form for comparison.
 
     Raises:
-        ValueError: It is not an address: a port of 99999, say, or half an IPv6 address.
+        ValueError: It is not an address, such as a port of 99999 or half an IPv6 address.
     """
     parts = urlsplit(url)
     default = {"http": 80, "https": 443}.get(parts.scheme)

@@ -63,7 +63,7 @@ export class Replay {
     this.begin().catch((error) => this.failed(error));
   }
 
-  /** Say here what went wrong: the chat is hidden. @param {unknown} error */
+  /** Show here what went wrong: the chat is hidden. @param {unknown} error */
   say(error) {
     if (error instanceof Problem && error.status === 401) return this.problem(error);
     fill(this.error, error instanceof Error ? error.message : String(error ?? ""));

@@ -193,7 +193,7 @@ def _counts(key: Mapping[str, Any], head: Head) -> Steps[Counter[str]]:
 
 
 def redact_steps(key: Mapping[str, Any], *, force: bool) -> Steps[Redacted | None]:
-    """Take what `actor` said out of some of their turns."""
+    """Redact some turns of `actor`."""
     head = yield from peek(key, lock=True)
     if head is None or head.owner_actor == key["actor"]:
         return None
@@ -249,7 +249,7 @@ def _place(
 def _empty_summaries(
     key: Mapping[str, Any], head: Head, turns: Sequence[TheirTurn]
 ) -> Steps[set[int]]:
-    """Empty the summaries that may tell of these turns; their positions."""
+    """Empty the summaries that may contain these turns; returns their positions."""
     summaries = Summaries(turns, decode_rewound(head.rewound))
     for (told,) in (yield Query(s.COMPACTIONS, {**key, "after": turns[0].start_seq})):
         compaction = json.loads(told)
@@ -264,7 +264,7 @@ def _empty_summaries(
 def _redact_artifacts(
     key: Mapping[str, Any], head: Head, turns: Sequence[TheirTurn]
 ) -> Steps[Copies]:
-    """Redact the versions that may repeat what was said in these turns."""
+    """Redact the versions that may repeat words of these turns."""
     born: Any = yield Query(s.BORN_ARTIFACTS, key)
     copies = Copies({one.turn for one in turns}, dict(born))
     bounds = {"after": turns[0].start_seq, "seq": head.last_seq}

@@ -11,7 +11,7 @@ round trip. Other writes run between BEGIN and COMMIT.
 A connection may break at any moment; one that falls silent is cut after a limit (`watch.py`).
 Before the one statement, or COMMIT, was sent, nothing is written, so the operation runs again on
 another connection. After that the outcome is unknown here: the driver asks the server on a fresh
-connection (`outcome.py`). The error says that the outcome is unknown only if the server does not
+connection (`outcome.py`). The error has an unknown outcome only if the server does not
 answer in time, or cannot know.
 """
 
@@ -52,7 +52,7 @@ from looopy.stores.sql.statements import HEAD, TABLES, VERSION_TABLE, at_head
 
 T = TypeVar("T")
 PATIENCE_S = 5.0
-_POLL_POOLED_S = 0.25  # where no news can be heard
+_POLL_POOLED_S = 0.25  # where no news can be received
 _LONGEST_PAUSE_S = 0.2
 _COLLISIONS = 20
 _COLLISION_PAUSE_S = 0.02
@@ -355,7 +355,7 @@ class PostgresDriver:
 
         Raises:
             Trouble: Nothing was written.
-            StoreUnavailable: It may have been, and the server does not say.
+            StoreUnavailable: It may have been, and the server does not know.
         """
         if self._alone:
             written = await self._write_alone(pool, work, deadline)

@@ -18,7 +18,7 @@ class Trouble(Exception):
     Args:
         sqlstate: The server's code, five characters; `None` if it sent no code.
         lost: True if the connection is lost, or was never made.
-        words: For connecting alone: a sentence of ours, if more is known than the SQLSTATE says.
+        words: For connecting alone: a sentence of ours, if more is known than the SQLSTATE.
         silent: True if no answer came in time, so that the connection was cut.
     """
 

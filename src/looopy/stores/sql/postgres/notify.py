@@ -100,7 +100,7 @@ class News:
             if tasks:
                 await asyncio.wait(tasks, timeout=_FLUSH_S)
 
-    # --- telling ---
+    # --- sending ---
 
     def tell(self, ring: Ring) -> None:
         """Let the others know, soon."""
@@ -149,7 +149,7 @@ class News:
                 return False
             return True
 
-    # --- hearing ---
+    # --- receiving -
 
     def _notice(self, key: Key, *, here: bool) -> None:
         """
@@ -172,7 +172,7 @@ class News:
             self._hearing = self._loop.create_task(self._receive())
 
     async def _receive(self) -> None:
-        """Ring for what others tell; connect again whenever the connection breaks."""
+        """Notify of received changes; connect again whenever the connection breaks."""
         pause_s = _SHORTEST_PAUSE_S
         while True:
             # Without a connection, waiters poll.
@@ -225,7 +225,7 @@ class _Ear:
         raise NotImplementedError
 
     async def ask(self) -> None:
-        """Have the server say that it is there; `Trouble` if it does not, or not in time."""
+        """Have the server answer; `Trouble` if it does not, or not in time."""
         await self._wire.command("SELECT 1", within_s=self._answer_s)
 
     async def close(self) -> None:

@@ -511,7 +511,7 @@ class Session:
         self._between = False
 
     async def end(self, text: str) -> str:
-        """End the transaction with *text*; the tag says if it was committed."""
+        """End the transaction with *text*; the tag shows if it was committed."""
         tag = await self._wire.command(text, within_s=self._within())
         self._between = True
         return tag

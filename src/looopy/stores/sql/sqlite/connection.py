@@ -12,7 +12,7 @@ on it in this process.
 
 SQLite keeps using the files that it has opened, even if their names lead elsewhere by now: it
 commits to a removed file as to any other. So a connection remembers which files it has, and
-`Connection.check_files` says if another process would open the same ones.
+`Connection.check_files` checks if another process would open the same ones.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Connection(sqlite3.Connection):
             outcome_known: True if certainly nothing was written.
 
         Returns:
-            An error that says which file is gone, or `None`. An open file keeps its inode, so no
+            An error that names the missing file, or `None`. An open file keeps its inode, so no
             other file has the same id.
         """
         # Short, as it is on the way of every commit.
@@ -169,7 +169,7 @@ def connect(
         patience_s: How long other processes may keep the file locked.
 
     Raises:
-        StoreUnavailable: The file cannot be used; the message says why and what to do.
+        StoreUnavailable: The file cannot be used; the message has the reason and the way out.
     """
     _check_place(path)
     if create:

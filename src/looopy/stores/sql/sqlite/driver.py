@@ -378,7 +378,7 @@ class _Worker:
 
     def _take(self, rest_s: float | None) -> tuple[list[_Job], bool]:
         """
-        All jobs that wait, none when told to stop or to look; and whether to continue.
+        All jobs that wait, none at an order to stop or to look; and whether to continue.
 
         Args:
             rest_s: How long to wait for the first one; `None`: until there is one.
@@ -547,7 +547,7 @@ def _write_alone(connection: Connection, job: _Job, path: Path, patience_s: floa
 def _try(
     connection: Connection, job: _Job, path: Path, patience_s: float, execute: Execute
 ) -> BaseException | None:
-    """Carry out and commit *job*; or take all of it back and say what went wrong."""
+    """Carry out and commit *job*; or take all of it back and report the error."""
     try:
         begin_write(connection, patience_s)
         job.result = _drive(job, execute)
@@ -559,7 +559,7 @@ def _try(
 
 
 def _commit(connection: Connection, path: Path, patience_s: float) -> LooopyError | None:
-    """Commit; or take all of it back and say what went wrong."""
+    """Commit; or take all of it back and report the error."""
     reach("B2")
     if (gone := connection.check_files()) is not None:
         _roll_back(connection)
@@ -582,6 +582,6 @@ def _commit(connection: Connection, path: Path, patience_s: float) -> LooopyErro
 def _roll_back(connection: Connection) -> None:
     """End the transaction, unless SQLite has done so itself, as it does when the disk is full."""
     if connection.in_transaction:
-        # Were it still open after an error, the next BEGIN would say so.
+        # Were it still open after an error, the next BEGIN would fail.
         with contextlib.suppress(sqlite3.Error):
             connection.execute("ROLLBACK")

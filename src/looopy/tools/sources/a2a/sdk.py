@@ -127,7 +127,7 @@ class Outcome:
 
         A2A 1.0, section 3.7: results should be artifacts. Many agents answer by that message all
         the same, and save artifacts beside it. A message that only repeats one is left out, and so
-        is what the agent said on the way.
+        is the agent's text on the way.
         """
         made = tuple(block for parts in self.artifacts.values() for block in _blocks(parts))
         shown = {block.text.strip() for block in made if isinstance(block, TextContent)}

@@ -3,7 +3,7 @@ The tools that a server offers, in a form that every model provider accepts.
 
 A server may choose any names for its tools, send an invalid schema, or list the same tool twice.
 looopy repairs what it can (a name with a dot, a schema without a type). It leaves out the rest, and
-the list of problems says so. One bad tool never costs the others.
+the list of problems has it. One bad tool never costs the others.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """
 Signing in to a server over HTTP, by an `httpx2.Auth` such as the SDK's `OAuthClientProvider`.
 
-The requests of a sign-in go where the server says: to its metadata, and to an authorization server
-that it names. So looopy checks where each of them goes, and reads its answer up to a limit.
+The requests of a sign-in go where the server points: to its metadata, and to an authorization
+server that it names. So looopy checks where each of them goes, and reads its answer up to a limit.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Fence(httpx2.Auth):
 
     Args:
         auth: As the application gave it.
-        target: Says where its requests may go.
+        target: Decides where its requests may go.
         secret: Called with the value of each `Authorization` that is sent to the server.
     """
 

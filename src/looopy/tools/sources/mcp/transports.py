@@ -72,7 +72,7 @@ class _Exchange:
     One HTTP request of the SDK.
 
     Attributes:
-        failure: Its outcome, if the server's answer does not say it.
+        failure: Its outcome, if the server's answer lacks it.
         over: True once the answer's events have ended.
     """
 
