@@ -705,7 +705,7 @@ MUTANTS = [
         "if name in TEXTS:\n"
         '    return "text"',
         "tests/contract/every_store/test_messages.py::TestMessagesOnAsyncpg::test_odd_values_are_kept",
-        "tests/contract/every_store/test_messages.py::TestMessagesOnPsycopg::test_odd_values_are_kept",
+        "tests/contract/every_store/test_values.py::TestValues::test_odd_values",
     ),
     mutant(
         "clock-of-the-transaction",
