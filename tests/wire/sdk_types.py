@@ -67,15 +67,28 @@ def _required(kind: Any) -> frozenset[str]:
     return found
 
 
-def faults(value: Any, kind: Any, path: str = "") -> Sequence[str]:
-    """What of *value*, parsed JSON, the type *kind* does not have; empty if it is one."""
+@functools.cache
+def _unmarked(kind: Any) -> tuple[Any, Any]:
+    """The type within marks and annotations, and its origin."""
     origin = get_origin(kind)
     if origin in _MARKS or origin is typing.Annotated:
-        return faults(value, get_args(kind)[0], path)
-    if isinstance(kind, typing.TypeVar | typing.ForwardRef) or kind in (Any, object):
+        return _unmarked(get_args(kind)[0])
+    anything = isinstance(kind, typing.TypeVar | typing.ForwardRef) or kind in (Any, object)
+    return (Any if anything else kind), origin
+
+
+def faults(value: Any, kind: Any, path: str = "") -> Sequence[str]:
+    """What of *value*, parsed JSON, the type *kind* does not have; empty if it is one."""
+    kind, origin = _unmarked(kind)
+    if kind is Any:
         return ()
     if origin in (Union, type(int | str)):
-        return _least([faults(value, one, path) for one in get_args(kind)])
+        found = []
+        for one in get_args(kind):
+            found.append(faults(value, one, path))
+            if not found[-1]:
+                return ()
+        return _least(found)
     if origin is Literal:
         return () if value in get_args(kind) else [f"{path}: {value!r:.60} is no {kind}"]
     if is_typeddict(kind):
