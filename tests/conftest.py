@@ -21,6 +21,7 @@ import pytest
 from tests import ground, measuring
 from tests.cutting import Cutter
 from tests.postgres import EMPTY, Server, Standing, ask
+from tests.preloaded import Preloaded
 
 from looopy.stores.sql import migrate
 
@@ -79,6 +80,13 @@ def pytest_collection_modifyitems(
 
 def _takes_long(item: pytest.Item) -> bool:
     return item.get_closest_marker("campaign") is not None
+
+
+@pytest.fixture(scope="session")
+def preloaded():
+    """The process whose forks are the program."""
+    with contextlib.closing(Preloaded()) as waiting:
+        yield waiting
 
 
 @pytest.fixture(scope="session")

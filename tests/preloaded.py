@@ -5,7 +5,8 @@ A start of the program takes 0.8 s of CPU, nearly all of it for modules of other
 run imports them and waits. For each start it forks; the fork takes the arguments, environment,
 folder and streams that it is given, begins a session of its own, and runs `looopy.cli`. Nothing but
 the moment of the import differs: signals, `kill -9`, a terminal and Ctrl-C reach it as any process.
-Tests of the start itself run `python -m looopy.cli`.
+Tests of the start itself run `python -m looopy.cli`. Servers that are modules of the tests start in
+the same way.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
+import functools
 import gc
 import importlib
 import io
 import json
 import os
 import pkgutil
+import runpy
 import signal
 import socket
 import subprocess
@@ -26,23 +29,45 @@ import sys
 from asyncio.streams import FlowControlMixin
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 ROOT = Path(__file__).parent.parent
 PIPE, DEVNULL = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
-_MODULES = ("openai.resources.chat", "looopy.llm.openai.provider", "looopy.stores.sql.sqlite")
+CLI = "looopy.cli"
+_MODULES = (
+    *("openai.resources.chat.completions.completions", "openai.pagination", "httpcore2"),
+    *("anyio._backends._asyncio", "anyio.streams.memory", "genai_prices.data", "reactivex"),
+    *("genai_prices.decompose", "looopy.llm.openai.provider", "looopy.agent.stream"),
+    *("looopy.stores.artifacts.store", "looopy.stores.blobs.opening", "looopy.stores.sql.store"),
+    *("looopy.stores.sql.engine", "looopy.stores.sql.turns", "looopy.stores.sql.artifacts"),
+    *("looopy.stores.sql.sqlite.driver", "concurrent.futures.thread", "looopy.agent.artifacts"),
+    *("uvicorn.lifespan.on", "uvicorn.loops.auto", "uvicorn.protocols.http.auto", "sse_starlette"),
+    *("looopy.server.app", "looopy.server.host", "looopy.testing"),
+)
+# What a server imports in its first second; it takes as long as all of the above.
+_SERVES = ("looopy.server.protocols.a2a.wires", "looopy.server.protocols.mcp.streamable")
+_KEPT = (
+    *("PATH", "SYSTEMROOT", "COVERAGE_PROCESS_CONFIG", "COVERAGE_PROCESS_START"),
+    *("PYTHONPATH", "PYTHONPYCACHEPREFIX", "SSL_CERT_DIR"),
+)
 _REQUEST_BYTES = 1 << 17
 _STDERR = 2
+
+
+def environment() -> dict[str, str]:
+    """What the program gets of the environment of the tests."""
+    found = {name: os.environ[name] for name in _KEPT if name in os.environ}
+    return {**found, "PYTHONWARNINGS": "error", "PYTHONUTF8": "1"}
 
 
 class Preloaded:
     """The process that waits, until `close`."""
 
-    def __init__(self, env: Mapping[str, str]) -> None:
+    def __init__(self) -> None:
         self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         command = [sys.executable, "-m", "tests.preloaded", str(theirs.fileno())]
         self._process = subprocess.Popen(
-            command, cwd=ROOT, env=env, pass_fds=[theirs.fileno()], start_new_session=True
+            command, cwd=ROOT, env=environment(), pass_fds=[theirs.fileno()], start_new_session=True
         )
         theirs.close()
 
@@ -60,18 +85,30 @@ class Preloaded:
         stdin: int | None = None,
         stdout: int | None = None,
         stderr: int | None = None,
+        module: str = CLI,
     ) -> Process:
-        """Start the program; a stream that is not given is the one of this process."""
+        """Start the program, or a *module*; a stream that is not given is this process's own."""
         process = Process()
         with contextlib.ExitStack() as theirs:
             fds = []
             for name, given in (("stdin", stdin), ("stdout", stdout), ("stderr", stderr)):
                 fds.append(await process.connect(name, given, theirs))
             fd = await process.connect("status", PIPE, theirs)
-            request = json.dumps({"args": args, "env": dict(env), "cwd": str(cwd)})
-            socket.send_fds(self._requests, [request.encode()], [*fds, fd])
+            self._ask([*fds, fd], args=args, env=dict(env), cwd=str(cwd), module=module)
         process.pid = int(await process.status.readline())
         return process
+
+    def popen(self, args: Sequence[str], env: Mapping[str, str], cwd: Path) -> Child:
+        """Start the program for a test that has no event loop."""
+        ours, theirs = zip(*(os.pipe() for _ in range(3)), strict=True)
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        self._ask([nothing, *theirs], args=args, env=dict(env), cwd=str(cwd), module=CLI)
+        for fd in (nothing, *theirs):
+            os.close(fd)
+        return Child(*ours)
+
+    def _ask(self, fds: list[int], **request: Any) -> None:
+        socket.send_fds(self._requests, [json.dumps(request).encode()], fds)
 
 
 class Process:
@@ -141,6 +178,37 @@ class Process:
         self.send_signal(signal.SIGKILL)
 
 
+class Child:
+    """What tests use of `subprocess.Popen`; it is killed at the end of a `with`."""
+
+    def __init__(self, out: int, err: int, status: int) -> None:
+        self.stdout, self.stderr, self._status = map(os.fdopen, (out, err, status))
+        self.pid = int(self._status.readline())
+
+    @functools.cache  # noqa: B019 - there are few
+    def wait(self) -> int:
+        """Its status, once it has ended."""
+        return int(self._status.readline())
+
+    def send_signal(self, number: int) -> None:
+        """Send it a signal."""
+        os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """`kill -9`, if it has not ended."""
+        with contextlib.suppress(ProcessLookupError):
+            self.send_signal(signal.SIGKILL)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+        self.wait()
+        for stream in (self.stdout, self.stderr, self._status):
+            stream.close()
+
+
 async def _rest(stream: asyncio.StreamReader | None) -> bytes | None:
     return None if stream is None else await stream.read()
 
@@ -150,10 +218,7 @@ def wait_for_requests(requests: socket.socket) -> None:
     import looopy.cli
 
     rooms = [f"looopy.cli.{one.name}" for one in pkgutil.iter_modules(looopy.cli.__path__)]
-    for name in (*_MODULES, *rooms):
-        if not name.endswith("__main__"):
-            importlib.import_module(name)
-    gc.freeze()
+    _load(*_MODULES, *(name for name in rooms if not name.endswith("__main__")))
     reporters = 0
     while True:
         request, fds, *_ = socket.recv_fds(requests, _REQUEST_BYTES, 4)
@@ -162,11 +227,22 @@ def wait_for_requests(requests: socket.socket) -> None:
         while reporters and os.waitpid(-1, os.WNOHANG)[0]:
             reporters -= 1
         reporters += 1
+        asked = json.loads(request)
+        if "serve" in asked["args"] or asked["module"].startswith("tests.web."):
+            _load(*_SERVES)
         if os.fork() == 0:
             requests.close()
-            _report(fds.pop(), fds, **json.loads(request))
+            _report(fds.pop(), fds, **asked)
         for fd in fds:
             os.close(fd)
+
+
+def _load(*names: str) -> None:
+    """Import modules, unless they are there, and keep them out of every collection of garbage."""
+    if not sys.modules.keys() >= set(names):
+        for name in names:
+            importlib.import_module(name)
+        gc.freeze()
 
 
 def _report(status: int, streams: list[int], **request: Any) -> None:
@@ -182,7 +258,7 @@ def _report(status: int, streams: list[int], **request: Any) -> None:
     os._exit(0)
 
 
-def _run(streams: list[int], args: list[str], env: dict[str, str], cwd: str) -> None:
+def _run(streams: list[int], args: list[str], env: dict[str, str], cwd: str, module: str) -> None:
     """Be the program, as if it had been started so."""
     os.setsid()
     for number, fd in enumerate(streams):
@@ -202,8 +278,12 @@ def _run(streams: list[int], args: list[str], env: dict[str, str], cwd: str) -> 
 
     from looopy.cli.main import main
 
+    status = 0
     try:
-        status = main()
+        if module == CLI:
+            status = main()
+        else:
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
     except SystemExit as ended:  # of wrong usage
         status = int(ended.code or 0)
     sys.stdout.flush()

@@ -7,14 +7,40 @@ import json
 import os
 import re
 import signal
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
+import httpx
 import pytest
-from tests.preloaded import Preloaded, Process, own_terminal
+from tests.preloaded import Process, environment, own_terminal
 from tests.wire.fake_openai import DONE, USAGE, Answer, FakeOpenAI, chunk, says
 
 PATIENCE_S = 40
+TOKEN = "t" * 24
+WAITING = """
+import asyncio
+from pathlib import Path
+
+from looopy import Agent, tool
+from looopy.testing import ScriptedProvider, text, tool_call
+
+
+@tool(effects="idempotent")
+async def wait() -> str:
+    while not Path("go").exists():
+        await asyncio.sleep(0.01)
+    return "waited"
+
+
+def reply(request):
+    called = request.messages[-1].role == "toolResult"
+    return text("Done.") if called else tool_call("wait")
+
+
+def build(context_id, stores):
+    model = ScriptedProvider(reply)
+    return Agent(context_id, llm_provider=model, tools=[wait], stores=stores)
+"""
 OURS = re.compile(r"\x1b\[(?:[0-9;]*m|\?2004[hl]\r?)")
 
 
@@ -42,14 +68,6 @@ def obeys(received):
     if said.startswith("calculate "):
         return calls("calculate", expression=said.removeprefix("calculate "))
     return says(f"You said: {said}")
-
-
-def environment():
-    """What the program gets of the environment of the tests."""
-    kept = ("PATH", "SYSTEMROOT", "COVERAGE_PROCESS_CONFIG", "COVERAGE_PROCESS_START")
-    kept += ("PYTHONPATH", "PYTHONPYCACHEPREFIX")
-    found = {name: os.environ[name] for name in kept if name in os.environ}
-    return {**found, "PYTHONWARNINGS": "error", "PYTHONUTF8": "1"}
 
 
 @dataclass
@@ -210,17 +228,32 @@ async def model():
         yield server
 
 
-@pytest.fixture(scope="session")
-def preloaded():
-    """The process whose forks are the program."""
-    waiting = Preloaded(environment())
-    yield waiting
-    waiting.close()
-
-
 @pytest.fixture
 async def looopy(tmp_path, model, preloaded):
     """The program, in a home of its own, with the model on loopback."""
     program = Program(tmp_path, model, preloaded)
     yield program
     await program.end()
+
+
+@pytest.fixture
+def serving(preloaded, tmp_path):
+    """A function that serves an app, by default of `WAITING`: the process, and a client."""
+
+    @contextmanager
+    def serve(*more, app=WAITING):
+        (tmp_path / "app.py").write_text(app)
+        command = ["serve", "app:build", "--port", "0", "--db", f"sqlite:///{tmp_path}/app.db"]
+        env = environment() | {"LOOOPY_UI_TOKEN": TOKEN}
+        with preloaded.popen([*command, *more], env, tmp_path) as process:
+            place = process.stdout.readline().split()[-1]
+            assert process.stdout.readline().startswith("contexts:")
+            local = "--auth" not in more
+            assert not local or process.stdout.readline() == f"token: {TOKEN}\n"
+            token = f"#token={TOKEN}" if local else ""
+            assert process.stdout.readline() == f"page: {place}/ui{token}\n"
+            headers = {"Authorization": f"Bearer {TOKEN}"}
+            with httpx.Client(base_url=place, headers=headers, timeout=60) as client:
+                yield process, client
+
+    return serve

@@ -9,6 +9,8 @@ import sys
 
 import pytest
 from tests.cli.conftest import PATIENCE_S
+from tests.killed import killed_in_a_tool
+from tests.shares import split
 from tests.wire.fake_openai import HOLD, Answer, chunk, refuses
 
 from looopy import Agent, Tool
@@ -48,6 +50,7 @@ async def test_an_answer_is_shown_as_it_comes(looopy, model):
     await session.process_killed()
 
 
+@pytest.mark.long
 async def test_pasted_lines_are_one_message(looopy, model):
     """At the prompt, beside typed words, and while an answer comes; with and without Enter."""
     pytest.importorskip("readline")
@@ -73,6 +76,7 @@ async def test_pasted_lines_are_one_message(looopy, model):
     assert said == [*wanted, "seven\neight"]
 
 
+@pytest.mark.long
 async def test_a_message_has_several_lines(looopy):
     """By Alt-Enter, and by a backslash at the end of a line; a command is one line."""
     pytest.importorskip("readline")
@@ -104,6 +108,7 @@ except EOFError:
 """
 
 
+@pytest.mark.long
 async def test_ctrl_d_pressed_just_before_the_prompt_leaves(looopy):
     """Setting the mode of the terminal, as readline does, makes a null of a Ctrl-D in its queue."""
     readline = pytest.importorskip("readline")
@@ -134,6 +139,7 @@ except EOFError:
 """
 
 
+@pytest.mark.long
 async def test_lines_typed_while_readline_leaves_are_lines(looopy):
     """In its mode of the terminal, Enter is another character, and no key ends what is read."""
     session = await looopy.at_terminal(program=(sys.executable, "-c", BY_KEY))
@@ -155,6 +161,7 @@ async def test_what_is_typed_during_an_answer_is_not_lost(looopy):
     assert await session.status() == 0
 
 
+@pytest.mark.long
 async def test_a_silent_model_leaves_no_blank_screen(looopy, model):
     """The chat shows that it works, and for how long; the first word takes the place of that."""
     gate = asyncio.Event()
@@ -212,6 +219,7 @@ async def test_ctrl_c_cancels_the_turn_and_keeps_the_prompt(looopy, model):
     assert (await looopy("contexts", "show", "chat")).out.count("cancelled") == 1
 
 
+@pytest.mark.long
 async def test_ctrl_c_stops_a_running_tool(looopy):
     """A wait of ten minutes ends at once."""
     session = await looopy.at_terminal("chat")
@@ -225,6 +233,7 @@ async def test_ctrl_c_stops_a_running_tool(looopy):
     await _leave(session)
 
 
+@pytest.mark.long
 async def test_ctrl_c_at_the_prompt_drops_the_line(looopy, model):
     """What was typed is gone, the program is not, and it says how to leave."""
     session = await looopy.at_terminal("chat")
@@ -241,6 +250,7 @@ async def test_ctrl_c_at_the_prompt_drops_the_line(looopy, model):
     assert "never said" not in str(model.received[0].body)
 
 
+@pytest.mark.long
 async def test_an_empty_line_is_not_said(looopy, model):
     """The prompt comes again, and the model is not asked."""
     session = await looopy.at_terminal("chat")
@@ -254,6 +264,7 @@ async def test_an_empty_line_is_not_said(looopy, model):
     assert len(model.received) == 1
 
 
+@pytest.mark.long
 async def test_a_failed_turn_keeps_the_prompt_and_is_offered_again(looopy, model):
     """Its reason is shown; on return it can be continued."""
     model.answers.insert(0, refuses(400, "not now", type="invalid_request_error"))
@@ -327,6 +338,7 @@ owner._host = lambda: ""
 """
 
 
+@pytest.mark.long
 async def test_a_turn_whose_process_cannot_be_seen_is_waited_for(looopy):
     """Between containers and off Linux only the lease tells that it was killed: then a question."""
     app_context = looopy.home / "app_context"
@@ -346,7 +358,7 @@ async def test_a_turn_whose_process_cannot_be_seen_is_waited_for(looopy):
     await _leave(session)
 
 
-@pytest.mark.parametrize("says", ["n\r", ""], ids=["no", "a message"])
+@pytest.mark.parametrize("says", split(["n\r"], [""]), ids=["no", "a message"])
 async def test_an_interrupted_turn_may_be_left(looopy, says):
     """By a no, after which there is a prompt, or by another message: nobody's words are lost."""
     await _killed_in_a_wait(looopy, 600)
@@ -361,41 +373,25 @@ async def test_an_interrupted_turn_may_be_left(looopy, says):
     await _leave(session)
 
 
-DIES_IN_ITS_TOOL = """
-import asyncio, os, signal, sys
-from looopy import Agent, tool
-from looopy.testing import ScriptedProvider, tool_call
-
-@tool(effects="external", on_resume="ask")
-async def deploy(target: str):
-    os.kill(os.getpid(), signal.SIGKILL)
-
-async def main(url):
-    reply = ScriptedProvider([tool_call("deploy", target="moon\\x1b[2J\\u202e")])
-    async with Agent("chat", llm_provider=reply, tools=[deploy], stores=url) as agent:
-        await agent.execute_turn("go")
-
-asyncio.run(main(sys.argv[1]))
-"""
-
-
-async def _with_a_call_that_waits_for_approval(looopy):
+@pytest.fixture
+async def waiting(looopy, preloaded):
     """A tool ran when its process died, and may only run again if a person says so."""
     looopy.database.parent.mkdir()
     url = f"sqlite:///{looopy.database}"
-    died = await asyncio.create_subprocess_exec(sys.executable, "-c", DIES_IN_ITS_TOOL, url)
-    assert await died.wait() == -signal.SIGKILL
-    deploy = Tool(name="deploy", effects="external", on_resume="ask")
-    async with Agent(
-        "chat", llm_provider=ScriptedProvider([]), tools=[deploy], stores=url
-    ) as agent:
+    deploy = {"name": "deploy", "effects": "external", "on_resume": "ask"}
+    target = {"target": "moon\x1b[2J\u202e"}
+    await killed_in_a_tool(preloaded, url, "chat", actor=None, arguments=target, **deploy)
+    model, tools = ScriptedProvider([]), [Tool(**deploy)]
+    async with Agent("chat", llm_provider=model, tools=tools, stores=url) as agent:
         assert agent.state.pending
 
 
-@pytest.mark.parametrize(("answer", "told"), [("y", "may have run"), ("n", "did not allow")])
+@pytest.mark.parametrize(
+    ("answer", "told"), split([("y", "may have run")], [("n", "did not allow")])
+)
+@pytest.mark.usefixtures("waiting")
 async def test_a_call_that_waits_for_approval_is_asked_about(looopy, model, answer, told):
     """With all its arguments, made harmless; the answer reaches the model as the call's result."""
-    await _with_a_call_that_waits_for_approval(looopy)
     session = await looopy.at_terminal("chat")
     await session.see("may have had its effect")
     await session.see('"target": "moon\\u001b[2J\ufffd"')
@@ -410,13 +406,13 @@ async def test_a_call_that_waits_for_approval_is_asked_about(looopy, model, answ
     assert told in model.received[-1].body["messages"][-1]["content"]
 
 
+@pytest.mark.usefixtures("waiting")
 async def test_an_approval_may_be_left_for_later(looopy, model):
     """
     Ctrl-D answers nothing: the call goes on waiting.
 
     Nor do keys that were pressed before the question: they come back at the next prompts.
     """
-    await _with_a_call_that_waits_for_approval(looopy)
     session = await looopy.at_terminal("chat")
     session.press("y\rye")
     await session.see("(Typed before this question, so it does not answer it: y)")
@@ -446,7 +442,7 @@ async def test_hostile_text_reaches_no_terminal_as_a_command(looopy, model):
     await session.process_killed()
 
 
-@pytest.mark.parametrize(("variable", "coloured"), [("", True), ("NO_COLOR", False)])
+@pytest.mark.parametrize(("variable", "coloured"), split([("NO_COLOR", False)], [("", True)]))
 async def test_colours_are_for_terminals_that_want_them(looopy, variable, coloured):
     """`NO_COLOR` turns them off."""
     if variable:

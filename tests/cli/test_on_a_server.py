@@ -5,7 +5,7 @@ import json
 import re
 import socket
 
-from tests.cli.test_serve import TOKEN, serving
+from tests.cli.conftest import TOKEN
 
 from looopy.cli.conversations.server import token_for
 from looopy.cli.event_view import View
@@ -132,7 +132,9 @@ def test_a_token_of_this_machine_stays_on_it():
     assert token_for("http://[::1]:1", "given", {"LOOOPY_TOKEN": "mine"}) == "given"
 
 
-def test_contexts_of_a_server_are_used_from_the_command_line(tmp_path, capsys, monkeypatch):
+def test_contexts_of_a_server_are_used_from_the_command_line(
+    serving, tmp_path, capsys, monkeypatch
+):
     """Each command against one server: its output, and its exit status."""
     monkeypatch.setenv("LOOOPY_TOKEN", TOKEN)
 
@@ -140,7 +142,7 @@ def test_contexts_of_a_server_are_used_from_the_command_line(tmp_path, capsys, m
         assert main(["contexts", *command, "--server", str(client.base_url)]) == status
         return capsys.readouterr()
 
-    with serving(tmp_path, app=APP) as (_, client):
+    with serving(app=APP) as (_, client):
         assert "no conversations of yours" in run("list").err
         for command in (("send", "poor", "Hi"), ("continue", "poor")):
             waits = run(*command, status=1).err
@@ -202,7 +204,7 @@ def may_answer(request, auth):
 """
 
 
-def test_a_second_person_decides_from_the_command_line(tmp_path, capsys):
+def test_a_second_person_decides_from_the_command_line(serving, capsys):
     """`requests`, `approve` and `deny`, in a conversation that this person may not look at."""
 
     def run(who, *command, status=0):
@@ -211,7 +213,7 @@ def test_a_second_person_decides_from_the_command_line(tmp_path, capsys):
         return capsys.readouterr()
 
     options = ("--auth", "app:authenticate", "--may-answer", "app:may_answer")
-    with serving(tmp_path, *options, app=APP + PEOPLE) as (_, client):
+    with serving(*options, app=APP + PEOPLE) as (_, client):
         for context_id in ("trip", "walk"):
             run("a", "send", context_id, "pay", status=1)
         asked = run("b", "requests").out.splitlines()
@@ -235,7 +237,7 @@ def test_a_second_person_decides_from_the_command_line(tmp_path, capsys):
         assert run("a", "continue", "trip").out.splitlines()[-1] == "It says: paid"
 
 
-def test_each_person_has_a_conversation_without_a_name(tmp_path, capsys):
+def test_each_person_has_a_conversation_without_a_name(serving, capsys):
     """And finds it again; a name that somebody else has taken is nobody's way in."""
 
     def say(who, text):
@@ -243,16 +245,16 @@ def test_each_person_has_a_conversation_without_a_name(tmp_path, capsys):
         assert main(["chat", *place, "--message", text]) == 0
         return re.search(r"Conversation: (chat-[0-9a-f]{8})", capsys.readouterr().err)[1]
 
-    with serving(tmp_path, "--auth", "app:authenticate", app=APP + PEOPLE) as (_, client):
+    with serving("--auth", "app:authenticate", app=APP + PEOPLE) as (_, client):
         names = [say(who, "Hi") for who in ("a", "b", "a", "b")]
     assert names[:2] == names[2:]
     assert len(set(names)) == 2
 
 
-async def test_a_terminal_that_came_before_the_first_message_follows(looopy, tmp_path):
+async def test_a_terminal_that_came_before_the_first_message_follows(looopy, serving):
     """It shows what another one says, and asks; an answer that it gives is no message."""
     looopy.env["LOOOPY_TOKEN"] = TOKEN
-    with serving(tmp_path, app=APP) as (_, client):
+    with serving(app=APP) as (_, client):
         command = ("chat", "trip", "--server", str(client.base_url))
         one, other = [await looopy.at_terminal(*command) for _ in range(2)]
         for terminal in (one, other):
@@ -271,10 +273,10 @@ async def test_a_terminal_that_came_before_the_first_message_follows(looopy, tmp
             assert await terminal.status() == 0
 
 
-async def test_two_terminals_on_a_conversation_outlive_their_server(looopy, tmp_path):
+async def test_two_terminals_on_a_conversation_outlive_their_server(looopy, serving, tmp_path):
     """Both show each turn; a question that one answers closes in the other; a kill ends neither."""
     looopy.env["LOOOPY_TOKEN"] = TOKEN
-    with serving(tmp_path, app=APP) as (server, client):
+    with serving(app=APP) as (server, client):
         command = ("chat", "trip", "--server", str(client.base_url))
         client.post("/contexts/trip/turns", json={"message": "Hello!"})
         one, other = [await looopy.at_terminal(*command) for _ in range(2)]
@@ -298,7 +300,7 @@ async def test_two_terminals_on_a_conversation_outlive_their_server(looopy, tmp_
             await terminal.see("[the server does not answer; trying again]")
         port = str(client.base_url.port)
     (tmp_path / "go").touch()
-    with serving(tmp_path, "--port", port, app=APP) as (second, client):
+    with serving("--port", port, app=APP) as (second, client):
         for terminal in (one, other):
             await terminal.see("[the server is back]")
             await terminal.see("[turn 4 was interrupted]")

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.preloaded import environment
 
 from looopy.cli.main import main
 
@@ -50,7 +51,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with an application and a database in which it has run a turn."""
     made = tmp_path_factory.mktemp("replay")
     (made / "app.py").write_text(APP, encoding="utf-8")
-    subprocess.run([sys.executable, "-c", RECORD], cwd=made, check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", RECORD], cwd=made, check=True)
     return made
 
 
@@ -74,20 +75,17 @@ def test_a_saved_turn_is_a_test_that_passes(folder, looopy):
     (folder / "code").mkdir()
     (folder / "code" / "sums_of.py").write_text(APP, encoding="utf-8")
     for app, name in (("app:build", "sum"), ("code/sums_of.py:build", "by_file")):
-        status, out, err = looopy(
-            "sums", "--agent", app, "--save", f"kept/{name}.json", "--scrub"
-        )
+        status, out, err = looopy("sums", "--agent", app, "--save", f"kept/{name}.json", "--scrub")
         assert (status, out) == (0, "Turn 1 is the same: 3 messages, completed.\n"), err
     assert "canary" not in (folder / "kept" / "sum.json").read_text("utf-8")
 
     ran = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", "kept"],
         cwd=folder,
-        env={"PATH": "/usr/bin:/bin", "PYTHONDONTWRITEBYTECODE": "1"},
+        env=environment() | {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONWARNINGS": ""},
         check=False,
         capture_output=True,
         text=True,
-        timeout=60,
     )
     assert "2 passed" in ran.stdout, ran.stdout
     status, _, err = looopy("sums", "--agent", "app:build", "--save", "kept/sum.json")

@@ -1,47 +1,16 @@
 """`looopy serve`, as a person runs it: two processes on one database, one of which is killed."""
 
 import json
-import os
 import signal
 import socket
-import subprocess
-import sys
-from contextlib import contextmanager
 
-import httpx
 import pytest
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
+from tests.cli.conftest import WAITING
 
 from looopy.cli.main import main
 from looopy.cli.serve import PUSH_KEY, _notifications
-
-TOKEN = "t" * 24
-APP = """
-import asyncio
-from pathlib import Path
-
-from looopy import Agent, tool
-from looopy.testing import ScriptedProvider, text, tool_call
-
-
-@tool(effects="idempotent")
-async def wait() -> str:
-    while not Path("go").exists():
-        await asyncio.sleep(0.01)
-    return "waited"
-
-
-def reply(request):
-    called = request.messages[-1].role == "toolResult"
-    return text("Done.") if called else tool_call("wait")
-
-
-def build(context_id, stores):
-    model = ScriptedProvider(reply)
-    return Agent(context_id, llm_provider=model, tools=[wait], stores=stores)
-"""
-
 
 LIMITS = {
     "streams=": "write streams=NUMBER, such as streams=2000",
@@ -65,31 +34,6 @@ def test_a_short_metrics_token_is_named_at_the_start(capsys, monkeypatch):
     assert "LOOOPY_METRICS_TOKEN: a token has at least 16" in capsys.readouterr().err
 
 
-@contextmanager
-def serving(folder, *more, app=APP):
-    """A process that serves *app*, whose tool waits for the file `go`; gives it, and a client."""
-    (folder / "app.py").write_text(app)
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("LOOOPY_")}
-    env = kept | {"LOOOPY_UI_TOKEN": TOKEN}
-    command = [sys.executable, "-m", "looopy.cli", "serve", "app:build", "--port", "0"]
-    command += ["--db", f"sqlite:///{folder}/app.db", *more]
-    with subprocess.Popen(
-        command, env=env, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            place = process.stdout.readline().split()[-1]
-            assert process.stdout.readline().startswith("contexts:")
-            local = "--auth" not in more
-            assert not local or process.stdout.readline() == f"token: {TOKEN}\n"
-            token = f"#token={TOKEN}" if local else ""
-            assert process.stdout.readline() == f"page: {place}/ui{token}\n"
-            headers = {"Authorization": f"Bearer {TOKEN}"}
-            with httpx.Client(base_url=place, headers=headers, timeout=60) as client:
-                yield process, client
-        finally:
-            process.kill()
-
-
 def frames(response):
     """The frames of a stream: id, name, data."""
     lines = {}
@@ -102,9 +46,9 @@ def frames(response):
             lines = {}
 
 
-def test_a_killed_server_loses_no_turn_and_another_one_continues_it(tmp_path):
+def test_a_killed_server_loses_no_turn_and_another_one_continues_it(serving, tmp_path):
     """Who listens to the other process sees the end, continues by `{}`, and misses no event."""
-    with serving(tmp_path) as (one, here), serving(tmp_path) as (other, there):
+    with serving() as (one, here), serving() as (other, there):
         body = {"message": "Please wait."}
         assert here.post("/contexts/trip/turns", json=body).json()["turn"] == 1
         seen = []
@@ -133,17 +77,19 @@ def test_a_killed_server_loses_no_turn_and_another_one_continues_it(tmp_path):
         said = there.get("/contexts/trip/messages").json()["items"][-1]["message"]
         assert said["content"][0]["text"] == "Done."
         other.send_signal(signal.SIGTERM)
-        assert other.wait(60) == 0
+        assert other.wait() == 0
         assert other.stderr.read() == ""
 
 
 @pytest.mark.long
-def test_a_client_of_one_server_sees_the_turns_of_another_one_on_postgres(tmp_path, postgres):
+def test_a_client_of_one_server_sees_the_turns_of_another_one_on_postgres(
+    serving, tmp_path, postgres
+):
     """Each durable event once and in order, also of a turn whose server is killed on the way."""
     go, path = tmp_path / "go", "/contexts/trip"
     go.touch()
     more = ("--db", postgres)
-    with serving(tmp_path, *more) as (one, here), serving(tmp_path, *more) as (_, there):
+    with serving(*more) as (one, here), serving(*more) as (_, there):
         here.post(f"{path}/turns", json={"message": "First."})
         seen, ends = [], []
         with there.stream("GET", f"{path}/events?after=0") as stream:
@@ -173,17 +119,17 @@ def test_a_client_of_one_server_sees_the_turns_of_another_one_on_postgres(tmp_pa
         assert said == stored
 
 
-def test_the_end_waits_for_a_turn_or_cuts_it(tmp_path):
+def test_the_end_waits_for_a_turn_or_cuts_it(serving, tmp_path):
     """A turn that takes longer is cut: exit status 1, and the next process continues it."""
     body, accept = {"message": "Please wait."}, {"Accept": "text/event-stream"}
-    with serving(tmp_path, "--drain", "0.1") as (process, client):
+    with serving("--drain", "0.1") as (process, client):
         with client.stream("POST", "/contexts/c/turns", json=body, headers=accept) as stream:
             for _, name, _ in frames(stream):
                 if name == "tool_execution_start":
                     process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 1
+        assert process.wait() == 1
     (tmp_path / "go").touch()
-    with serving(tmp_path, "--push", "*") as (process, client):
+    with serving("--push", "*") as (process, client):
         card = client.get("/.well-known/agent-card.json").json()
         assert card["capabilities"]["pushNotifications"]
         turns = client.get("/contexts/c/turns").json()["items"]
@@ -191,14 +137,14 @@ def test_the_end_waits_for_a_turn_or_cuts_it(tmp_path):
         with client.stream("POST", "/contexts/c/turns", json={}, headers=accept) as stream:
             assert [data for _, _, data in frames(stream)][-1]["outcome"] == "completed"
         process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 130
+        assert process.wait() == 130
 
 
-def test_a_stream_has_the_end_of_its_turn_before_the_process_ends(tmp_path):
+def test_a_stream_has_the_end_of_its_turn_before_the_process_ends(serving, tmp_path):
     """The turn ends within the time to drain: the exit status is 0, and no frame is lost."""
-    app = APP.replace('text("Done.")', 'text("Done." * 200_000)')
+    app = WAITING.replace('text("Done.")', 'text("Done." * 200_000)')
     body, accept = {"message": "Please wait."}, {"Accept": "text/event-stream"}
-    with serving(tmp_path, "--drain", "60", app=app) as (process, client):
+    with serving("--drain", "60", app=app) as (process, client):
         with client.stream("POST", "/contexts/c/turns", json=body, headers=accept) as stream:
             for _, name, data in frames(stream):
                 last = name, data.get("outcome")
@@ -208,7 +154,7 @@ def test_a_stream_has_the_end_of_its_turn_before_the_process_ends(tmp_path):
                         pass  # it has not begun to drain
                     (tmp_path / "go").touch()
             assert last == ("turn_end", "completed")
-        assert process.wait(60) == 0
+        assert process.wait() == 0
 
 
 PATHS = {
@@ -233,7 +179,7 @@ def test_a_protocol_that_is_left_out_is_not_there(names, tmp_path, monkeypatch):
         return 0
 
     monkeypatch.setattr("looopy.cli.serve._run", serves)
-    (tmp_path / "app.py").write_text(APP)
+    (tmp_path / "app.py").write_text(WAITING)
     command = ["serve", f"{tmp_path}/app.py:build", "--db", f"sqlite:///{tmp_path}/app.db"]
     assert main([*command, "--port", "0", *(["--protocols", names] if names else [])]) == 0
     named = PATHS if names is None else [name.strip() for name in names.split(",")]
@@ -275,16 +221,14 @@ def test_push_names_the_hosts_that_may_receive(monkeypatch):
         (["--host", "no.such.host.invalid", "--auth", "json:loads"], "--allow-host"),
     ],
 )
-def test_a_server_that_would_be_open_does_not_start(
-    arguments, says, tmp_path, capsys, monkeypatch
-):
+def test_a_server_that_would_be_open_does_not_start(arguments, says, tmp_path, capsys, monkeypatch):
     """Usage is exit status 2, in one line, before anything listens."""
 
     async def serves(*_: object) -> int:
         return 0  # a server would stay, and the test with it
 
     monkeypatch.setattr("looopy.cli.serve._run", serves)
-    (tmp_path / "app.py").write_text(APP)
+    (tmp_path / "app.py").write_text(WAITING)
     command = ["serve", f"{tmp_path}/app.py:build", "--db", f"sqlite:///{tmp_path}/app.db"]
     assert main([*command, *arguments]) == 2
     said = capsys.readouterr()

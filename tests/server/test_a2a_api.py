@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import signal
 import socket
 import subprocess
 import sys
@@ -37,6 +36,7 @@ from a2a.utils.errors import (
     TaskNotFoundError,
     UnsupportedOperationError,
 )
+from tests.killed import killed_in_a_tool
 
 from looopy import Agent, AuthContext, open_stores, tool
 from looopy.server import AgentHost, Limits, StaticTokens, a2a_api, create_app
@@ -635,34 +635,13 @@ async def test_bad_requests_are_answered_in_the_form_of_the_wire():
                 assert answered.json()["status"]["state"] == "TASK_STATE_CANCELED"
 
 
-KILLED = """
-import asyncio, os, signal, sys
-from looopy import Agent, AuthContext, open_stores, tool
-from looopy.testing import ScriptedProvider, tool_call
-
-@tool(effects="idempotent")
-def hold() -> str:
-    "Wait."
-    os.kill(os.getpid(), signal.SIGKILL)
-
-async def main():
-    async with open_stores(sys.argv[1]) as stores:
-        model = ScriptedProvider([tool_call("hold")])
-        async with Agent("c", llm_provider=model, tools=[hold], stores=stores) as agent:
-            await agent.execute_turn("hold", AuthContext("ada"))
-
-asyncio.run(main())
-"""
-
-
-async def test_a_dead_process_leaves_no_task_working(tmp_path):
+async def test_a_dead_process_leaves_no_task_working(preloaded, tmp_path):
     """Whoever asks next sees it failed, and the conversation goes on."""
     url = f"sqlite:///{tmp_path / 'app.db'}"
     async with open_stores(url) as stores:  # noqa: SIM117 - too long in one
         async with served(stores) as address, calling(address) as [caller, _]:
             await caller.say("hi", context_id="c")  # from here on, this process has an agent of it
-            child = await asyncio.create_subprocess_exec(sys.executable, "-c", KILLED, url)
-            assert await child.wait() == -signal.SIGKILL
+            await killed_in_a_tool(preloaded, url, name="hold", effects="idempotent")
             record = await stores.state.load("c")
             assert record is not None
             assert record.open_turn is not None
@@ -699,4 +678,4 @@ def test_the_sdk_is_imported_when_the_application_starts():
         "                    await asyncio.sleep(0.01)\n"
         "asyncio.run(main())\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", code], check=True)

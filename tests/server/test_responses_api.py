@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import signal
 import socket
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -21,6 +19,8 @@ from openai import AsyncOpenAI
 from openai.types.responses import Response
 from pydantic import BaseModel
 from starlette.requests import Request
+from tests.killed import killed_in_a_tool
+from tests.preloaded import Preloaded
 
 from looopy import Agent, AuthContext, Stores, TurnContext, open_stores, tool
 from looopy.errors import ConfigurationError
@@ -510,31 +510,13 @@ async def test_the_response_of_another_looks_like_none() -> None:
                 await eve.responses.retrieve(kept.id)
 
 
-KILLED = """
-import asyncio, os, signal, sys
-from looopy import Agent, AuthContext, open_stores, tool
-from looopy.testing import ScriptedProvider, tool_call
-
-@tool(effects="idempotent")
-def add(a: int, b: int) -> int:
-    "Add two numbers."
-    os.kill(os.getpid(), signal.SIGKILL)
-
-async def main():
-    model = ScriptedProvider([tool_call("add", a=1, b=2)])
-    async with open_stores(sys.argv[1]) as stores:
-        async with Agent("c", llm_provider=model, tools=[add], stores=stores) as agent:
-            await agent.execute_turn("add", AuthContext("ada"))
-
-asyncio.run(main())
-"""
-
-
-async def test_a_response_that_a_dead_process_left_is_continued(tmp_path: Path) -> None:
+async def test_a_response_that_a_dead_process_left_is_continued(
+    preloaded: Preloaded, tmp_path: Path
+) -> None:
     """It is incomplete at the first look, and not in progress for ever."""
     url = f"sqlite:///{tmp_path / 'app.db'}"
-    child = await asyncio.create_subprocess_exec(sys.executable, "-c", KILLED, url)
-    assert await child.wait() == -signal.SIGKILL
+    call = {"name": "add", "effects": "idempotent", "arguments": {"a": 1, "b": 2}}
+    await killed_in_a_tool(preloaded, url, **call)
     async with (
         open_stores(url) as stores,
         _served(stores) as address,

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
-import signal
-import socket
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,6 +11,7 @@ from typing import Any
 
 import uvicorn
 from tests.web.conftest import missing
+from tests.web.served import TOKEN, free_port
 from tests.web.stories import Story
 
 from looopy import Stores
@@ -22,7 +19,6 @@ from looopy.server import AgentHost, create_app, ui_page
 from looopy.server.gate.auth import LocalToken
 
 ROOT = Path(__file__).parents[2]
-TOKEN = "t" * 24
 NOTHING_SERIOUS = """async () => {
     const found = await axe.run(document, {resultTypes: ["violations"]});
     return found.violations
@@ -38,46 +34,6 @@ BEYOND_THE_SCREEN = """() =>
             return left < 0 || right > innerWidth;
         })
         .map((one) => one.outerHTML)"""
-
-
-def free_port() -> int:
-    """A port that is free now."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
-
-
-class Served:
-    """`looopy serve` in a child process, which can be killed and started again."""
-
-    def __init__(self, folder: Path) -> None:
-        self.hold = folder / "hold"  # while it is there, a story stops in its middle
-        port = free_port()
-        self.url = f"http://127.0.0.1:{port}"
-        self._command = [
-            *(sys.executable, "-m", "looopy.cli", "serve", "tests/web/page_app.py:build"),
-            *("--port", str(port), "--db", f"sqlite:///{folder / 'page.db'}"),
-        ]
-        self.pids: list[int] = []  # of each process so far
-        self._process: asyncio.subprocess.Process | None = None
-
-    async def start(self) -> None:
-        """Start it, and wait until it answers."""
-        env = {**os.environ, "LOOOPY_UI_TOKEN": TOKEN, "HOLD": str(self.hold)}
-        out = asyncio.subprocess.PIPE
-        self._process = await asyncio.create_subprocess_exec(
-            *self._command, cwd=ROOT, env=env, stdout=out
-        )
-        self.pids.append(self._process.pid)
-        assert self._process.stdout is not None
-        lines = [(await self._process.stdout.readline()).decode() for _ in range(4)]
-        assert lines[3] == f"page: {self.url}/ui#token={TOKEN}\n", lines
-
-    async def kill(self) -> None:
-        """`kill -9`."""
-        if self._process is not None and self._process.returncode is None:
-            self._process.send_signal(signal.SIGKILL)
-            await self._process.communicate()
 
 
 @asynccontextmanager

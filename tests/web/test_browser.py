@@ -5,60 +5,22 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
-import signal
-import socket
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from tests.preloaded import Preloaded
 from tests.web.app import STORY
+from tests.web.served import Served
 from tests.web.stories import Story
-
-ROOT = Path(__file__).parents[2]
-
-
-class Served:
-    """A server in a child process, which can be killed and started again."""
-
-    def __init__(self, folder: Path, port: int, module: str = "tests.web.app") -> None:
-        self.url = f"http://127.0.0.1:{port}"
-        self._command = [
-            *(sys.executable, "-m", module),
-            *(str(port), f"sqlite:///{folder / 'web.db'}", str(folder)),
-        ]
-        self._process: asyncio.subprocess.Process | None = None
-        self.hold = folder / "hold"  # while it is there, a story stops in its middle
-
-    async def start(self) -> None:
-        """Start it, and wait until it answers."""
-        self._process = await asyncio.create_subprocess_exec(*self._command, cwd=ROOT)
-        async with httpx.AsyncClient() as client:
-            while self._process.returncode is None:
-                try:
-                    await client.get(f"{self.url}/readyz")
-                except httpx.TransportError:
-                    await asyncio.sleep(0.05)
-                else:
-                    return
-        raise RuntimeError("the server did not start")
-
-    async def kill(self) -> None:
-        """`kill -9`."""
-        if self._process is not None and self._process.returncode is None:
-            self._process.send_signal(signal.SIGKILL)
-            await self._process.wait()
 
 
 @pytest.fixture
-async def served(tmp_path: Path) -> AsyncIterator[Served]:
+async def served(tmp_path: Path, preloaded: Preloaded) -> AsyncIterator[Served]:
     """A running server."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    server = Served(tmp_path, port)
+    server = Served(tmp_path, preloaded, "tests.web.app")
     await server.start()
     yield server
     await server.kill()

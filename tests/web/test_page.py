@@ -13,7 +13,9 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.web.page import TOKEN, Page, Served, opened, served_here
+from tests.preloaded import Preloaded
+from tests.web.page import Page, opened, served_here
+from tests.web.served import TOKEN, Served
 
 from looopy import (
     Agent,
@@ -52,9 +54,9 @@ RECORD = re.compile(r"/contexts/[^/?]+$")
 
 
 @pytest.fixture
-async def served(tmp_path: Path) -> AsyncIterator[Served]:
+async def served(tmp_path: Path, preloaded: Preloaded) -> AsyncIterator[Served]:
     """A running server."""
-    server = Served(tmp_path)
+    server = Served(tmp_path, preloaded)
     await server.start()
     yield server
     await server.kill()

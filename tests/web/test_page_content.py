@@ -9,7 +9,8 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.web.page import TOKEN, Page, opened, served_here
+from tests.web.page import Page, opened, served_here
+from tests.web.served import TOKEN
 
 from looopy import (
     Agent,

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from tests.web.page import TOKEN, Page, opened, served_here
+from tests.web.page import Page, opened, served_here
+from tests.web.served import TOKEN
 
 from looopy import Agent, AuthContext, Stores, ToolContext, UserMessage, open_stores, tool
 from looopy.server import AgentHost

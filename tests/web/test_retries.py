@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import itertools
 import json
-import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Self
@@ -18,8 +17,9 @@ from a2a.client import A2ACardResolver, ClientConfig, ClientFactory
 from a2a.helpers import new_text_message
 from a2a.types import GetTaskRequest, ListTasksRequest, Role, SendMessageRequest, TaskState
 from openai import AsyncOpenAI
+from tests.preloaded import Preloaded
 from tests.shares import split
-from tests.web.test_browser import Served
+from tests.web.served import Served
 
 from looopy.server.protocols.mcp.calls import KEY
 from mcp import Client
@@ -28,8 +28,8 @@ from mcp import Client
 class Desk(Served):
     """A server whose tool acts, then holds until it is told."""
 
-    def __init__(self, folder: Path, port: int) -> None:
-        super().__init__(folder, port, "tests.web.retry_app")
+    def __init__(self, folder: Path, preloaded: Preloaded) -> None:
+        super().__init__(folder, preloaded, "tests.web.retry_app")
         self._effects = folder / "effects"
         self.hold.touch()
 
@@ -61,12 +61,9 @@ class Desk(Served):
 
 
 @pytest.fixture
-async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
+async def desk(tmp_path: Path, preloaded: Preloaded) -> AsyncIterator[Desk]:
     """A running server."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    server = Desk(tmp_path, port)
+    server = Desk(tmp_path, preloaded)
     await server.start()
     yield server
     await server.kill()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -14,18 +13,16 @@ from a2a.client import A2ACardResolver, ClientConfig, ClientFactory
 from a2a.types import SendMessageRequest
 from google.protobuf.json_format import MessageToDict, ParseDict
 from openai import APIStatusError, AsyncOpenAI
+from tests.preloaded import Preloaded
 from tests.shares import split
 from tests.web.decide_app import TOKENS
-from tests.web.test_browser import Served
+from tests.web.served import Served
 
 
 @pytest.fixture
-async def office(tmp_path: Path) -> AsyncIterator[Served]:
+async def office(tmp_path: Path, preloaded: Preloaded) -> AsyncIterator[Served]:
     """A running server."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    server = Served(tmp_path, port, "tests.web.decide_app")
+    server = Served(tmp_path, preloaded, "tests.web.decide_app")
     await server.start()
     yield server
     await server.kill()
