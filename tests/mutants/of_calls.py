@@ -102,7 +102,7 @@ MUTANTS = [
         "looopy.llm.openai.responses_events:EventReader._whole",
         "shown = place in self._shown",
         "shown = bool(self._shown)",
-        f"{_WIRE}::test_a_call_that_comes_whole_amid_another_is_whole",
+        "tests/wire/test_answers.py::test_an_answer_becomes_a_message",
     ),
     # --- several providers ---
     mutant(

@@ -159,7 +159,7 @@ MUTANTS = [
         "looopy.llm.anthropic.events:EventReader._count",
         'cache_write=counts.get("cache_creation_input_tokens", 0),',
         "",
-        f"{_WIRE}::test_usage_keeps_what_the_cache_served_apart",
+        "tests/wire/test_answers.py::test_an_answer_becomes_a_message",
         f"{_AGENT}::test_usage_of_a_turn_has_the_tokens_of_the_cache",
     ),
     # --- the call ---

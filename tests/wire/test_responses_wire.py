@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from functools import partial
 
 import pytest
 from tests.wire import three
-from tests.wire.fake_openai import Answer, refuses
+from tests.wire.fake_openai import refuses
 from tests.wire.fake_responses import (
     answers,
     calls,
-    ends,
     reasons,
     replies,
     speaks,
-    sse,
 )
 from tests.wire.three import ADD, ASK, PNG, play
 
 from looopy import Agent, LoopConfig, tool
 from looopy.errors import (
     ConfigurationError,
-    ContextOverflow,
-    HistoryRejected,
-    LLMError,
-    LLMUnavailable,
-    RateLimited,
     UnsupportedOption,
 )
 from looopy.llm import render, resolve_provider
@@ -34,21 +26,15 @@ from looopy.llm.openai.provider import OpenAIProvider
 from looopy.types.message import (
     AssistantMessage,
     ImageContent,
-    StopReason,
     TextContent,
     ThinkingContent,
-    ToolCall,
     ToolResultMessage,
-    Usage,
     UserMessage,
 )
 from looopy.types.request import LLMRequest, ThinkingLevel
 
 KEY = "a-very-secret-key-0123456789"
-API = "responses"
-serving = partial(three.serving, API)
-failing = partial(three.failing, API)
-answered = partial(three.answered, API)
+serving = partial(three.serving, "responses")
 
 
 async def sent(request=ASK, *, official=False, monkeypatch=None, **options):
@@ -59,133 +45,6 @@ async def sent(request=ASK, *, official=False, monkeypatch=None, **options):
         last = (await play(provider, request, **options))[-1]
     assert last.type == "done", last.error
     return server.received[0]
-
-
-# --- what comes ------------------------------------------------------------------------------
-
-
-async def test_usage_leaves_out_what_the_cache_served():
-    """`input` and `cache_read` are apart; the total is the server's."""
-    message = await answered(replies("ok"))
-    assert message.usage == Usage(input=4, output=4, cache_read=6, total_tokens=14, reasoning=2)
-
-
-async def test_thinking_comes_in_parts_and_is_signed():
-    """The summary's parts are apart by an empty line; the encrypted whole is the signature."""
-    message = await answered(answers(reasons(0, "First this.", "Then that."), speaks(1, "Done.")))
-    thinking, text = message.content
-    assert thinking.thinking == "First this. \n\nThen that. "
-    assert json.loads(thinking.thinking_signature) == {"id": "rs_1", "encrypted_content": "gAAA"}
-    assert text == TextContent("Done.")
-
-
-async def test_thinking_that_nobody_may_read_is_kept():
-    """No summary, only the encrypted whole."""
-    message = await answered(answers(reasons(0), speaks(1, "Done.")))
-    assert message.content[0].thinking == ""
-    assert "gAAA" in message.content[0].thinking_signature
-
-
-async def test_two_thoughts_are_two_blocks():
-    """Each signature covers one."""
-    one = reasons(0, encrypted="gAAA1", item_id="rs_1")
-    two = reasons(1, encrypted="gAAA2", item_id="rs_2")
-    message = await answered(answers(one, two, speaks(2, "Done.")))
-    signed = [json.loads(b.thinking_signature) for b in message.content[:2]]
-    assert [s["encrypted_content"] for s in signed] == ["gAAA1", "gAAA2"]
-
-
-async def test_calls_come_in_pieces():
-    """Several, each with its arguments; the reason to stop follows from what is there."""
-    message = await answered(
-        answers(calls(0, "c1", "add", '{"a": 1, "b": 2}'), calls(1, "c2", "add", "{}", pieces=0))
-    )
-    assert message.tool_calls == [ToolCall("c1", "add", {"a": 1, "b": 2}), ToolCall("c2", "add")]
-    assert message.stop_reason == StopReason.TOOL_USE
-
-
-async def test_calls_whose_pieces_alternate_are_kept_apart():
-    """Each piece names the place of its item."""
-    one, two = list(calls(0, "c1", "add", '{"a": 1}')), list(calls(1, "c2", "sub", '{"b": 2}'))
-    mixed = [piece for pair in zip(one, two, strict=True) for piece in pair]
-    message = await answered(answers(mixed))
-    assert message.tool_calls == [ToolCall("c1", "add", {"a": 1}), ToolCall("c2", "sub", {"b": 2})]
-
-
-async def test_a_call_that_comes_whole_amid_another_is_whole():
-    """What came in pieces is known of each item by itself."""
-    one = list(calls(0, "c1", "add", '{"a": 1}'))
-    called = list(calls(1, "c2", "sub", '{"b": 2}', pieces=0))
-    message = await answered(answers([one[0], called[0], one[1], *called[1:], *one[2:]]))
-    assert message.tool_calls == [ToolCall("c1", "add", {"a": 1}), ToolCall("c2", "sub", {"b": 2})]
-
-
-async def test_items_that_come_only_whole_are_taken():
-    """A server may leave the pieces out."""
-    whole = {"type": "message", "content": [{"type": "output_text", "text": "all"}]}
-    called = {"type": "function_call", "call_id": "c1", "name": "add", "arguments": '{"a": 1}'}
-    pieces = [
-        sse("response.output_item.done", output_index=index, item=item)
-        for index, item in enumerate((whole, whole, called))
-    ]
-    message = await answered(answers(pieces))
-    assert message.content[:2] == (TextContent("all"), TextContent("all"))
-    assert message.tool_calls == [ToolCall("c1", "add", {"a": 1})]
-
-
-async def test_an_answer_that_was_not_streamed_is_taken():
-    """Some servers ignore `stream` and send the whole as JSON."""
-    whole = {
-        "object": "response",
-        "status": "completed",
-        "output": [
-            {
-                "type": "reasoning",
-                "id": "rs_1",
-                "summary": [{"type": "summary_text", "text": "Hm."}],
-                "encrypted_content": "gAAA",
-            },
-            {"type": "message", "content": [{"type": "output_text", "text": "all at once"}]},
-        ],
-        "usage": {"input_tokens": 3, "output_tokens": 4},
-    }
-    body = json.dumps(whole).encode()
-    message = await answered(Answer(pieces=[body[:20], body[20:]], content_type="application/json"))
-    assert (message.text, message.thinking_text) == ("all at once", "Hm.")
-    assert message.usage == Usage(input=3, output=4, total_tokens=7)
-
-
-async def test_a_refusal_is_text():
-    """What the model will not say, it says so."""
-    piece = sse("response.refusal.delta", output_index=0, delta="No.")
-    assert (await answered(answers([piece]))).text == "No."
-
-
-@pytest.mark.parametrize(
-    ("status", "reason", "expected"),
-    [
-        ("completed", None, StopReason.STOP),
-        ("incomplete", "max_output_tokens", StopReason.LENGTH),
-        ("incomplete", "content_filter", StopReason.SENSITIVE),
-    ],
-)
-async def test_the_reason_to_finish_is_translated(status, reason, expected):
-    """An answer that is not complete says why."""
-    given = answers(speaks(0, "x"), status=status, incomplete_details={"reason": reason})
-    assert (await answered(given)).stop_reason == expected
-
-
-async def test_what_is_not_known_is_skipped():
-    """Events that a later API may bring; its items are kept as they came."""
-    odd = [
-        sse("response.something.new", output_index=0, delta="?"),
-        sse("response.output_item.added", output_index=0, item={"type": "web_search_call"}),
-        sse("response.output_item.done", output_index=0, item={"type": "web_search_call"}),
-        b": waiting\n\n",
-    ]
-    kept, said = (await answered(answers(odd, speaks(1, "ok")))).content
-    assert said == TextContent("ok")
-    assert (kept.type, kept.item) == ("serverToolCall", {"type": "web_search_call"})
 
 
 # --- what is sent ----------------------------------------------------------------------------
@@ -204,14 +63,15 @@ async def test_a_request_keeps_nothing_at_the_server():
     }
 
 
-async def test_temperature_reaches_the_wire():
-    """As it is."""
-    assert (await sent(temperature=0.25)).body["temperature"] == 0.25
-
-
-async def test_max_tokens_reaches_the_wire():
-    """Under this format's name."""
-    assert (await sent(max_tokens=77)).body["max_output_tokens"] == 77
+async def test_options_reach_the_wire():
+    """Under this format's names; the request's model wins, and extra fields go over ours."""
+    request = LLMRequest(messages=ASK.messages, model="other")
+    body = (await sent(request, temperature=0.25, max_tokens=77)).body
+    wanted = {"model": "other", "temperature": 0.25, "max_output_tokens": 77}
+    assert {name: body[name] for name in wanted} == wanted
+    async with serving(replies("ok"), extra_body={"store": False, "temperature": 1}) as (s, p):
+        await play(p, temperature=0.5)
+    assert s.received[0].body["temperature"] == 1
 
 
 @pytest.mark.parametrize("level", list(ThinkingLevel))
@@ -279,18 +139,6 @@ async def test_stop_sequences_are_refused_rather_than_dropped():
     assert last.error.option == "stop"
     assert "chat completions" in str(last.error)
     assert server.received == []
-
-
-async def test_the_model_of_the_request_reaches_the_wire():
-    """It wins over the provider's."""
-    assert (await sent(LLMRequest(messages=ASK.messages, model="other"))).body["model"] == "other"
-
-
-async def test_extra_fields_go_over_ours():
-    """What we do not know can be said as well."""
-    async with serving(replies("ok"), extra_body={"store": False, "temperature": 1}) as (s, p):
-        await play(p, temperature=0.5)
-    assert s.received[0].body["temperature"] == 1
 
 
 async def test_a_conversation_is_replayed_as_it_was():
@@ -396,66 +244,6 @@ async def test_an_account_without_summaries_is_asked_again_without_them():
         last = (await play(provider, thinking_level=ThinkingLevel.LOW))[-1]
     assert last.message.text == "a"
     assert server.received[1].body["reasoning"] == {"effort": "low"}
-
-
-# --- what fails ------------------------------------------------------------------------------
-
-
-async def test_a_full_window_is_recognised():
-    """400 with OpenAI's words."""
-    text = "Your input exceeds the context window of this model."
-    error, _ = await failing(refuses(400, text, code="context_length_exceeded", param="input"))
-    assert isinstance(error, ContextOverflow)
-
-
-async def test_an_invalid_history_is_told_with_its_place():
-    """The server refuses an item; the position is that of its message."""
-    signed = ThinkingContent("h", thinking_signature='{"id":"r","encrypted_content":"bad"}')
-    said = AssistantMessage(
-        [TextContent("a"), signed, TextContent("b")], provider="openai", api="openai-responses"
-    )
-    request = LLMRequest(messages=[UserMessage("a"), said, UserMessage("b")])
-    error, _ = await failing(request=request)
-    assert isinstance(error, HistoryRejected)
-    assert error.position == 1
-
-
-async def test_a_history_with_an_open_call_is_refused():
-    """The server names no place then."""
-    request = LLMRequest(messages=[UserMessage("a"), AssistantMessage([ToolCall("c1", "add")])])
-    error, _ = await failing(request=request)
-    assert isinstance(error, HistoryRejected)
-
-
-@pytest.mark.parametrize(
-    ("said", "kind", "retryable"),
-    [
-        ({"code": "server_error", "message": "Try again."}, LLMUnavailable, True),
-        ({"code": "rate_limit_exceeded", "message": "Slow down."}, RateLimited, True),
-        ({"code": "context_length_exceeded", "message": "Too long."}, ContextOverflow, False),
-        ({"code": "invalid_prompt", "message": "Not this."}, LLMError, False),
-        ({"code": None, "message": "An error occurred."}, LLMUnavailable, True),
-    ],
-)
-@pytest.mark.parametrize("kind_of_event", ["error", "nested", "failed"])
-async def test_an_error_within_the_stream_ends_it(said, kind, retryable, kind_of_event):
-    """In each of the forms it comes in; what was said is kept."""
-    piece = {
-        "error": sse("error", param=None, sequence_number=9, **said),
-        "nested": sse("error", error={"type": "error", **said}),
-        "failed": sse("response.failed", response={"status": "failed", "error": said}),
-    }[kind_of_event]
-    error, message = await failing(Answer(pieces=[*list(speaks(0, "I was"))[:3], piece]))
-    assert type(error) is kind
-    assert error.retryable is retryable
-    assert message.text == "I"
-
-
-async def test_what_a_failed_answer_used_is_counted():
-    """The server says it with the failure."""
-    failed = ends("failed", error={"code": "server_error", "message": "x"})
-    _, message = await failing(Answer(pieces=[failed]))
-    assert message.usage.total_tokens == 14
 
 
 # --- by name ---------------------------------------------------------------------------------
