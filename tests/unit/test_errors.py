@@ -151,10 +151,15 @@ def advice(tmp_path):
 
     def ask(origin=None, *, pip=False, uv=False):
         made = tmp_path / ".venv"
-        subprocess.run([sys.executable, "-m", "venv", "--without-pip", made], check=True)
-        (site,) = made.glob("lib/python*/site-packages")
+        major, minor, *_ = sys.version_info
+        site = made / "lib" / f"python{major}.{minor}" / "site-packages"
         looopy = site / "looopy-0.0.1.dist-info"
-        looopy.mkdir()
+        for folder in (looopy, made / "bin"):
+            folder.mkdir(parents=True)
+        base = Path(sys._base_executable).resolve()
+        (made / "bin" / "python").symlink_to(base)
+        alone = f"home = {base.parent}\ninclude-system-site-packages = false\n"
+        (made / "pyvenv.cfg").write_text(alone)
         (looopy / "METADATA").write_text(METADATA)
         if origin is not None:
             (looopy / "direct_url.json").write_text(json.dumps(origin))

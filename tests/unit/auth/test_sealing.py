@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import pickle
-import subprocess
 import sys
 
 import pytest
@@ -223,10 +222,3 @@ def test_a_missing_extra_is_named(monkeypatch):
     with pytest.raises(MissingExtra) as missing:
         KeyRing().issue("r", "c")
     assert missing.value.extras == ("auth",)
-
-
-def test_nothing_of_it_is_loaded_before_it_is_needed():
-    """An agent starts without the package."""
-    code = "import sys, looopy, looopy.auth.sealing; looopy.Agent; print('joserfc' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from dataclasses import astuple
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -160,23 +158,6 @@ async def test_without_the_package_tokens_are_counted(not_installed):
     await ready()
     assert Prices("gpt-5", "openai")(USED) is USED
     assert Prices("gpt-5", "openai").window_tokens() is None
-
-
-def test_the_package_is_loaded_when_a_provider_is_made_ready_and_not_before():
-    """Importing a provider, and making one, costs nothing of it."""
-    code = (
-        "import sys\n"
-        "from looopy.llm import OpenAIProvider\n"
-        "OpenAIProvider('gpt-5', api_key='k')\n"
-        "assert 'genai_prices' not in sys.modules\n"
-        "import asyncio\n"
-        "provider = OpenAIProvider('gpt-5', api_key='k')\n"
-        "asyncio.run(provider.prepare())\n"
-        "assert 'genai_prices' in sys.modules\n"
-        "assert provider.window_tokens == 400_000\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 
 import pytest
 
@@ -172,14 +170,3 @@ def test_what_is_no_reply_is_refused_at_once(replies):
     """Where the script is written."""
     with pytest.raises(TypeError, match="is not a reply"):
         ScriptedProvider(replies)
-
-
-def test_it_works_in_a_base_install():
-    """No test library, SDK or database is loaded for it."""
-    code = (
-        "import sys; from looopy.testing import ScriptedProvider, failure, text, tool_call\n"
-        "heavy = {'pytest', 'hypothesis', 'openai', 'pydantic', 'sqlalchemy'} & set(sys.modules)\n"
-        "sys.exit(', '.join(heavy) or 0)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")

@@ -6,8 +6,6 @@ import asyncio
 import datetime as dt
 import enum
 import functools
-import subprocess
-import sys
 import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -667,16 +665,6 @@ async def test_gather_tools_takes_plain_functions() -> None:
 
     gathered = await gather_tools([ping])
     assert gathered["ping"].description == "Answer."
-
-
-def test_importing_tools_loads_no_schema_library() -> None:
-    """`from looopy import Agent` must stay cheap; the first decorated function pays."""
-    code = (
-        "import sys, looopy.tools, looopy.tools.call.run; looopy.tools.tool;"
-        "print([m for m in ('pydantic', 'jsonschema_rs') if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
 
 
 def test_every_exported_name_exists() -> None:

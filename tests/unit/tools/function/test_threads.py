@@ -193,9 +193,7 @@ async def main():
 
 asyncio.run(main())
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "gave up\n"
     assert done.stderr == ""
 
@@ -216,9 +214,7 @@ if child == 0:
 print(parent == os.getpid(), os.waitpid(child, 0)[1])
 """
     assert tool_threads() is tool_threads()
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "True 0\n"
 
 
