@@ -12,6 +12,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from tests.shares import split
 
 pytest.importorskip("xllamacpp", reason="the extra 'local' is not installed")
 pytest.importorskip("openai", reason="the extra 'local' is not installed")
@@ -107,6 +108,7 @@ async def test_a_forced_call_is_valid_whatever_the_model_thinks(provider):
     assert events[-1].message.stop_reason == StopReason.TOOL_USE
 
 
+@pytest.mark.long
 async def test_a_tool_result_can_be_answered(provider):
     """A whole round: the call, its result, and the reply or one more call."""
     first = await answer(
@@ -123,6 +125,7 @@ async def test_a_tool_result_can_be_answered(provider):
     assert not events[-1].message.text.startswith("{")
 
 
+@pytest.mark.long
 async def test_a_free_choice_gives_a_reply_or_a_call(provider):
     """The small model is weak, so only the shape is held to."""
     events = await answer(provider, request_of("Add 2 and 3.", tools=[ADD]), max_tokens=60)
@@ -131,6 +134,7 @@ async def test_a_free_choice_gives_a_reply_or_a_call(provider):
         assert message.text or message.tool_calls[0].name == "add"
 
 
+@pytest.mark.long
 async def test_schemas_that_no_grammar_can_hold_still_give_a_call(provider):
     """Patterns, recursion and references to nowhere are left to validation."""
     schema = {
@@ -224,6 +228,7 @@ async def test_a_reader_that_leaves_does_not_hold_up_the_next(provider):
     assert events[-1].type == "done"
 
 
+@pytest.mark.long
 async def test_many_calls_in_a_row_all_succeed(provider):
     """No call meets a connection that the server is about to close."""
     ends = [(await answer(provider, request_of("Hi"), max_tokens=1))[-1] for _ in range(30)]
@@ -310,7 +315,7 @@ asyncio.run(main())
 
 
 @linux_only
-@pytest.mark.parametrize("how", ["alone", "forked"])
+@pytest.mark.parametrize("how", split(["alone"], ["forked"]))
 def test_the_child_dies_with_its_parent(weights, how):
     """Killed without a chance to clean up; also when a forked copy still holds the child's pipe."""
     parent = subprocess.Popen(
@@ -373,6 +378,7 @@ async def test_a_file_that_is_no_model_is_a_clear_error(tmp_path):
         await provider.aclose()
 
 
+@pytest.mark.long
 async def test_a_path_serves_any_gguf(weights):
     """Here the small model again, under its file's name."""
     provider = LocalProvider(weights, n_ctx=256, threads=1)

@@ -11,7 +11,6 @@ import sys
 import pytest
 from tests.agent.kit import assert_whole
 from tests.mcp.kit import SERVERS, started
-from tests.shares import split
 
 from looopy import open_stores
 from looopy.testing import text, tool_call
@@ -238,16 +237,14 @@ def run_child(tmp_path, url, notes, tool, protocol, **env):
         [sys.executable, script, url, SERVERS, tool, protocol],
         capture_output=True,
         text=True,
-        timeout=120,
         env=os.environ | notes.env | env,
         check=False,
     )
 
 
+@pytest.mark.long
 @pytest.mark.timeout(180)  # processes, one after the other
-@pytest.mark.parametrize(
-    ("tool", "protocol"), split([("call_the_user", "legacy")], [("travel", "auto")])
-)
+@pytest.mark.parametrize(("tool", "protocol"), [("call_the_user", "legacy"), ("travel", "auto")])
 async def test_a_question_survives_the_death_of_the_process(
     sqlite_url, tmp_path, notes, make_agent, tool, protocol
 ):

@@ -170,10 +170,9 @@ async def test_a_cancelled_call_is_cancelled_at_the_server(desk, notes, protocol
     await assert_whole(desk._stores)
 
 
-async def test_a_call_that_takes_too_long_is_stopped_at_the_server(desk, notes):
+async def test_a_call_that_takes_too_long_is_stopped_at_the_server(desk, notes, workshop):
     """Its result says so, and the turn goes on."""
-    source = started(env=notes.env, timeout_s=0.3)
-    (result,), _ = await desk.ask(source, tool_call("slow"))
+    (result,), _ = await desk.ask(workshop(timeout_s=0.3), tool_call("slow"))
     assert "timed out after 0.3 s and was stopped" in result.text
     assert await notes.come_to(2) == ["began", "stopped"]
 

@@ -1,5 +1,7 @@
 """Artifacts over HTTP: whole, in ranges, and not again if the client has them."""
 
+import random
+
 import pytest
 from tests.server.test_api import serving
 
@@ -56,7 +58,7 @@ async def test_length_tag_and_ranges_fit_the_content_of_each_kind(world, name):
 
 async def test_range_over_the_parts_of_a_large_artifact(tmp_path):
     """SQLite keeps large contents in parts of 8 MiB, and a range may span two of them."""
-    large = b"".join(n.to_bytes(4, "big") for n in range(5_000_000))
+    large = random.Random(1).randbytes(8 * 2**20 + 10)
     async with serving(url=f"sqlite:///{tmp_path}/app.db") as (client, host):
         await client.post("/contexts/c/turns", json={"message": "Hi."})
         await host.stores.artifacts.save("c", "a", large)

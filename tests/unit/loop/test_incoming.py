@@ -227,14 +227,16 @@ _LONG = "x" * SURELY_SHORT
 _HUGE = "\x01" * MAX_BODY_BYTES
 
 
+_WRONG = ["\0", "\ud800", "\u20ac\0", "", _LONG * 8]
+
+
 @pytest.mark.parametrize(
-    ("before", "wrong"),
+    ("before", "wrong", "in_blocks"),
     [
-        *itertools.product(["a", _LONG], ["\0", "\ud800", "\u20ac\0", "", _LONG * 8]),
-        *split([("a", _HUGE)], [(_LONG, _HUGE)]),
+        *itertools.product(["a", _LONG], _WRONG, [False, True]),
+        *split([("a", _HUGE, True)], [("a", _HUGE, False), (_LONG, _HUGE, True)]),
     ],
 )
-@pytest.mark.parametrize("in_blocks", [False, True])
 def test_a_message_is_refused_as_it_would_be_when_it_is_stored(before, wrong, in_blocks):
     """A turn that begins has a message that every store takes."""
     said = before + wrong
