@@ -72,7 +72,7 @@ class Instruments:
         self.tool_s = _seconds(meter, names.TOOL_DURATION, "Duration of a tool call", _SECONDS)
         text = "Duration of a commit of a turn"
         self.commit_s = _seconds(meter, names.COMMIT_DURATION, text, _SHORT_SECONDS)
-        text = "From the call to the claim of the context, the wait in line included"
+        text = "From the call to the claim of the context, the wait in the queue included"
         self.lease_s = _seconds(meter, names.LEASE_WAIT, text, _SHORT_SECONDS)
         self._late: deque[tuple[Record, Any, Mapping[str, Any] | None]] = deque()
         # Held by the thread that records. Only a collection waits for it: a turn leaves its entries

@@ -610,7 +610,7 @@ class StoresAgree(RuleBasedStateMachine):
         head, entries = self.both(lambda s: s.journal.inbox(context))
         return [head.last + 1] if count < 0 else [entry.number for entry in entries[:count]]
 
-    # --- the line ---
+    # --- the queue ---
 
     @rule(context=_CONTEXTS, ttl_s=_TTLS)
     def join_wait_queue(self, context: str, ttl_s: float) -> None:
