@@ -17,7 +17,7 @@ from looopy.testing import ScriptedProvider, text, tool_call
 from looopy.testing.contracts.turns import user
 from looopy.tools.gather import gather_tools
 
-_TURNS = 20
+_TURNS = 40
 
 
 @tool
