@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from tests.property.strict import check_anthropic, check_openai
@@ -67,6 +67,12 @@ class Sluggish:
             self.asked.set()
             await asyncio.Event().wait()
         return self.tools
+
+
+async def until(condition: Callable[[], Awaitable[object]]) -> None:
+    """Wait until `await condition()` is true, where no event tells so."""
+    while not await condition():  # noqa: ASYNC110 - see above
+        await asyncio.sleep(0.001)
 
 
 async def collect(stream: Any) -> list[AgentEvent]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.agent.kit import Gate, Sluggish, assert_whole
+from tests.agent.kit import Gate, Sluggish, assert_whole, until
 from tests.loop_time import advance
 
 from looopy import Agent, ToolContext, tool
@@ -39,15 +39,6 @@ class Hold:
                 await self.open.wait()
 
         spy.hook = hold
-
-
-async def until(condition) -> None:
-    """Wait for something that nobody tells."""
-    for _ in range(10_000):
-        if await condition():
-            return
-        await asyncio.sleep(0.001)
-    raise AssertionError("it never came to that")
 
 
 async def standing(stores, count: int) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.agent.kit import Gate, assert_whole
+from tests.agent.kit import Gate, assert_whole, until
 from tests.shares import split
 
 from looopy import LoopConfig
@@ -30,12 +30,12 @@ def echo() -> ScriptedProvider:
 
 
 async def standing(stores, count: int) -> None:
-    """Wait until somebody stands in line who was at least the *count*-th to come."""
-    for _ in range(10_000):
-        if any(waiter.ticket >= count for waiter in await stores.state.wait_queue("ada")):
-            return
-        await asyncio.sleep(0.001)
-    raise AssertionError(f"never was there a number {count} in line")
+    """Wait until a waiter is queued who was at least the *count*-th to come."""
+
+    async def came() -> bool:
+        return any(waiter.ticket >= count for waiter in await stores.state.wait_queue("ada"))
+
+    await until(came)
 
 
 @pytest.fixture

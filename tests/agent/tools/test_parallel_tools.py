@@ -63,11 +63,8 @@ class Stage:
 
     async def until(self, *names: str) -> None:
         """Wait until exactly these are on."""
-        for _ in range(5_000):
-            if sorted(self.on) == sorted(names):
-                return
+        while sorted(self.on) != sorted(names):  # noqa: ASYNC110 - several events
             await asyncio.sleep(0.001)
-        raise AssertionError(f"{self.on} are on, and not {names}")
 
 
 def asks(*calls: str) -> ScriptedProvider:
