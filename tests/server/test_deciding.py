@@ -228,6 +228,14 @@ async def test_a_decision_holds_in_every_process(sqlite_file):
         assert office.ran + other.ran == [("ada", {"token": "ada's-token-1"})] * approved
 
 
+async def test_a_listing_leaves_out_requests_of_the_caller():
+    """Even if the caller may answer everything: they are in the caller's conversation."""
+    async with hosting(may_answer=lambda _request, _auth: True) as (host, _):
+        name = await ask(host)
+        assert [one.request_id for one in (await host.requests(BOSS)).items] == [name]
+        assert list((await host.requests(ADA)).items) == []
+
+
 async def test_a_listing_has_pages():
     """A page may be short, and nothing is left out or repeated."""
     async with hosting() as (host, _):
