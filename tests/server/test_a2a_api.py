@@ -418,6 +418,10 @@ async def test_a_message_to_a_working_task_is_taken_once_however_often_it_is_sen
     async with open_stores("memory:") as stores, served(stores) as url, calling(url) as callers:
         held = callers[0].stream("hold", context_id="c")
         task = (await anext(held)).task
+        begun: set[str] = set()
+        while "tool_execution_start" not in begun:  # before it, a call to the model takes messages
+            await asyncio.sleep(0)
+            begun = {event.type for event in await stores.journal.events("c")}
 
         async def say(caller, said, key):
             message = new_text_message(said, role=Role.ROLE_USER, task_id=task.id)
