@@ -16,8 +16,8 @@ _LOSSES = ("asyncpg", "stops", "ended")
 
 # What no trial may find, each as arguments of the command.
 _SHARES = {
-    # Processes on one budget, alive and killed: never more than the limit, exactly what was used.
-    "budgets": ("--runs", "8", "--only", _BUDGET, "budgets/kills on one budget, sqlite"),
+    # Processes on one budget, some killed: never more than the limit, exactly what was used.
+    "budgets": ("--runs", "8", "--only", "budgets/kills on one budget, sqlite"),
     # Each agent reports the commits that it lost, once.
     "failovers": ("--runs", "1", "--only", "failovers/without synchronous replication, asyncpg"),
     # Nothing acknowledged is lost, and no finished tool runs twice.
@@ -37,6 +37,8 @@ _LONG_SHARES = {
     "answers": ("--share", "0.25", "--only", "answers"),
     # No row names bytes that are missing after a kill.
     "artifacts": ("--share", "0.04", "--only", "artifacts"),
+    # The same of processes that all stay alive.
+    "budgets without kills": ("--runs", "16", "--only", _BUDGET),
     # Turns may be taken over, and nothing else changes.
     "clock jumps": ("--runs", "8", "--only", "clock jumps"),
     # The next process gets in as if the clock had not been set back.
