@@ -35,6 +35,7 @@ DOCUMENTED = {
     "looopy.stores.contexts.spending",
     "looopy.sync",
     "looopy.testing.faults",
+    "looopy.testing.plain_stores",
     "looopy.testing.replays",
     "looopy.testing.stores",
 }

@@ -22,6 +22,10 @@ An erasure has four: E1, where some contexts are erased and their blobs are not,
 gone and empty contexts name them, E3, where the log of the database is not emptied yet, and on a
 full disk E4, after each step that deletes rows of a SQLite file.
 
+A step in stores of an application's own has four: S1, where what is in no message is written and
+the head is not, S2, where the head is written and its messages are not, S3, where they are as well,
+and S4, where a message that a dead process left was appended by its successor.
+
 A fork has F1, where it is committed, and its caller does not know it yet.
 
 B2 is in the SQL stores, so `B2:1` is within the claim, `B2:2` within the second write, and so on.
@@ -39,6 +43,7 @@ NAMES: Final = (
     *("A1", "A2", "A3", "A4"),
     *("C1", "C3"),
     *("E1", "E2", "E3", "E4"),
+    *("S1", "S2", "S3", "S4"),
     "F1",
 )
 

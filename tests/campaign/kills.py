@@ -23,6 +23,7 @@ from pathlib import Path
 from tests.campaign.databases import DRIVERS, new_sqlite, postgres
 from tests.campaign.life import Life, begin, examine, warm_up
 from tests.campaign.trial import Tally, Trial
+from tests.own_stores import NAMES as NAMES_OF_OWN
 
 from looopy._failpoints import NAMES
 from looopy.testing.children import fork, run, wait
@@ -95,6 +96,15 @@ def _look(life: Life, log: Path) -> list[str]:
     return found
 
 
+def _place(store: str, folder: Path, seed: int) -> str:
+    if store == "sqlite":
+        return new_sqlite(folder)
+    if store == "postgresql":
+        return postgres(DRIVERS[seed % len(DRIVERS)])
+    theirs = postgres("psycopg") if store == "mixed" else ""
+    return f"own:{store}:{folder}:{theirs}"
+
+
 def _case(
     store: str, seed: int, ends: Sequence[End], tally: Tally, *, save_at_end: bool = False
 ) -> int:
@@ -108,7 +118,7 @@ def _case(
     folder = Path(tempfile.mkdtemp(prefix="looopy-kills-"))
     try:
         life = Life(
-            new_sqlite(folder) if store == "sqlite" else postgres(DRIVERS[seed % len(DRIVERS)]),
+            _place(store, folder, seed),
             f"life-{secrets.token_hex(6)}",
             folder / "ledger",
             seed,
@@ -158,11 +168,12 @@ def _at(name: str, store: str, count: int, seed: int) -> Tally:
     return tally
 
 
-def _twice(name: str, store: str, count: int, seed: int) -> Tally:
-    """Kills in the middle of a tool, each followed by one during the recovery."""
-    tally = Tally(f"kill in a tool, then at {name}, {store}")
+def _twice(name: str, store: str, count: int, seed: int, first: str = "B9") -> Tally:
+    """Kills in the middle of a tool or at *first*, each followed by one during the recovery."""
+    begins = "in a tool" if first == "B9" else f"at {first}"
+    tally = Tally(f"kill {begins}, then at {name}, {store}")
     for case in range(seed, seed + count * _TRIES):
-        kills = _case(store, case, [End("B9:1"), End(f"{name}:1")], tally)
+        kills = _case(store, case, [End(f"{first}:1"), End(f"{name}:1")], tally)
         tally.runs += kills == 2
         tally.missed += kills != 2
         if tally.runs == count:
@@ -185,6 +196,18 @@ TRIALS = [
             _trial(f"kill in a tool, then at {n}", 200, partial(_twice, n), store)
             for n in _RECOVERY_NAMES
         ),
+    )
+]
+
+TRIALS += [
+    trial
+    for store in NAMES_OF_OWN
+    for trial in (
+        _trial("random kills", 300, _random, store),
+        *(_trial(f"kill at {n}", 100, partial(_at, n), store) for n in ("S1", "S2", "S3")),
+        _trial("kill at S2, then at S4", 100, partial(_twice, "S4", first="S2"), store),
+        *(_trial(f"kill at {n}", 20, partial(_at, n), store) for n in ("B4", "B9", "B13")),
+        _trial("kill in a tool, then at S2", 50, partial(_twice, "S2"), store),
     )
 ]
 

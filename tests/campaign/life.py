@@ -29,6 +29,7 @@ from tests.campaign.oracle import (
     posts_are_said,
     saves_agree,
 )
+from tests.own_stores import opened
 
 from looopy import (
     Agent,
@@ -37,10 +38,10 @@ from looopy import (
     Outcome,
     ToolContext,
     UserMessage,
-    open_stores,
     tool,
 )
 from looopy._failpoints import arm
+from looopy.stores.bundle import Stores
 from looopy.testing import ScriptedProvider, text, tool_call
 from looopy.types.request import LLMRequest
 
@@ -172,13 +173,13 @@ def what_next(agent: Agent, name: str, rng: random.Random) -> tuple[str | None, 
     return said, {}
 
 
-def _agent(life: Life, ledger: Ledger) -> Agent:
+def _agent(life: Life, ledger: Ledger, stores: Stores | str) -> Agent:
     """The agent of a life; the same in each."""
     return Agent(
         life.context_id,
         llm_provider=ScriptedProvider(lambda request: answer(request, ledger), chunk_chars=6),
         tools=make_tools(ledger, random.Random(life.seed)),
-        stores=life.url,
+        stores=stores,
         loop_config=LoopConfig(max_tool_failures=50),
         auto_save=not life.save_at_end,
     )
@@ -225,10 +226,16 @@ def interjecting(agent: Agent, ledger: Ledger, name: str, rng: random.Random) ->
 
 async def live(life: Life) -> None:
     """Go on from what is there, then say new things until killed or done."""
+    async with contextlib.AsyncExitStack() as stack:
+        own = life.url.startswith("own:")
+        await _live(life, await stack.enter_async_context(opened(life.url)) if own else life.url)
+
+
+async def _live(life: Life, stores: Stores | str) -> None:
     ledger = FileLedger(life.ledger)
     rng = random.Random(life.seed)
     again = _unanswered(_read(life.ledger))
-    agent = _agent(life, ledger)
+    agent = _agent(life, ledger, stores)
     await agent.start()
     ledger.write("started", status=agent.state.status.value)
     if again is not None:  # as a client does that was not told what became of its request
@@ -278,8 +285,9 @@ async def examine(life: Life) -> list[str]:
     """Open what a killed life left, as the next process would, and say what is wrong with it."""
     lines = _read(life.ledger)
     problems = []
-    agent = _agent(life, FileLedger(life.ledger))
-    async with open_stores(life.url) as stores:
+    async with opened(life.url) as stores, opened(life.url) as theirs:
+        own = life.url.startswith("own:")
+        agent = _agent(life, FileLedger(life.ledger), theirs if own else life.url)
         for _ in range(_RESTARTS):
             await agent.start()
             record = await stores.state.load(life.context_id)
@@ -305,7 +313,7 @@ async def examine(life: Life) -> list[str]:
         problems += log_is_whole(messages, pending=False)
         problems += posts_are_said(lines, messages)
         problems += await saves_agree(life.context_id, lines, stores)
-    await agent.shutdown()
+        await agent.shutdown()
     later = _read(life.ledger)[len(lines) :]
     return problems + [f"afterwards: {x['problem']}" for x in later if x["kind"] == "invalid"]
 

@@ -31,11 +31,14 @@ STORES = ("sqlite", *DRIVERS)
 
 @contextlib.contextmanager
 def place(store: str) -> Iterator[str]:
-    """The URL of a database at the head, without rows, for one of `STORES`; gone afterwards."""
+    """The URL of an empty database, for one of `STORES` or stores of one's own; gone afterwards."""
     with tempfile.TemporaryDirectory(prefix="looopy-campaign-") as kept:
         folder = Path(kept)
         if store == "sqlite":
             yield new_sqlite(folder)
+            return
+        if store == "own table":
+            yield f"own:table:{folder}:"
             return
         server = postgres(store)
         name = f"looopy_{secrets.token_hex(6)}"

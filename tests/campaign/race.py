@@ -9,6 +9,7 @@ turn of one inside that of another, nobody refused.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import re
 import tempfile
@@ -23,9 +24,11 @@ from tests.campaign.life import FileLedger, Ledger
 from tests.campaign.places import STORES, broken, place, run_together, wrong
 from tests.campaign.trial import Tally, Trial
 from tests.campaign.verdict import answer, judge
+from tests.own_stores import opened
 
 from looopy import Agent, LoopConfig, TurnStream, UserMessage, tool
 from looopy.errors import LooopyError
+from looopy.stores.bundle import Stores
 from looopy.stores.sql import statements
 from looopy.testing import ScriptedProvider, text, tool_call
 from looopy.types.request import LLMRequest
@@ -74,6 +77,13 @@ class Part:
 
 async def take_part(part: Part) -> None:
     """Take turns until all of them are taken."""
+    async with contextlib.AsyncExitStack() as stack:
+        own = part.url.startswith("own:")
+        stores = await stack.enter_async_context(opened(part.url)) if own else part.url
+        await _take_turns(part, stores)
+
+
+async def _take_turns(part: Part, stores: Stores | str) -> None:
     rng = random.Random(part.seed)
     ledger = FileLedger(part.ledger)
     provider = ScriptedProvider(reply, chunk_chars=9, delay_s=part.delay_s)
@@ -85,7 +95,7 @@ async def take_part(part: Part) -> None:
             context_id,
             llm_provider=provider,
             tools=[count],
-            stores=part.url,
+            stores=stores,
             loop_config=config,
             on_busy="wait",
         )
@@ -204,7 +214,7 @@ TRIALS = [
     trial
     for store in STORES
     for trial in (_trial(store, 2, 1, 10_000), _trial(store, 8, 3, 16_000))
-]
+] + [_trial("own table", 2, 1, 1_000), _trial("own table", 8, 3, 2_000)]
 
 # Whatever stands between two turns is left out.
 WRONG = [

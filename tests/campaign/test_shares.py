@@ -25,6 +25,11 @@ _SHARES = {
         *("--share", "0.003", "--only", "kills/sqlite"),
         *(f"kills/{name}, postgresql" for name in _KILLS),
     ),
+    # A kill between two stores of an application's own loses and doubles nothing.
+    "own stores": (
+        *("--runs", "1", "--only", "kills/kill at S1, table", "kills/kill at S3, files"),
+        *(f"kills/kill at S2, then at S4, {store}" for store in ("files", "table")),
+    ),
     # Erased words are in no byte of a file, after each way to remove them and after later writes.
     "residue": ("--share", "0.017", "--seed", "28", "--only", "residue"),
     # A server, a connection, a network: nothing lost or doubled, and callers are told the truth.

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.campaign.places import lines_of, rows_of
+from tests.own_stores import opened
 
 from looopy import (
     AgentEvent,
@@ -29,7 +30,6 @@ from looopy import (
     TurnEnd,
     TurnStart,
     UserMessage,
-    open_stores,
 )
 from looopy.testing.children import run
 
@@ -76,7 +76,7 @@ def judge(
 async def _look(
     url: str, context_id: str, lines: Sequence[Mapping[str, Any]], *, may_lose_turns: bool
 ) -> list[str]:
-    async with open_stores(url) as stores:
+    async with opened(url) as stores:
         record = await stores.state.load(context_id)
         if record is None:
             return ["it is not there"] if lines else []  # few turns may leave a context out
@@ -105,7 +105,9 @@ async def _look(
     for number, own in turns.items():
         before = said.get(number - 1, "")
         problems += _turn(number, own, before, may_lose_turns=may_lose_turns)
-    problems += _epochs(await asyncio.to_thread(rows_of, url, _EPOCHS, context_id), record.epoch)
+    if not url.startswith("own:"):
+        noted = await asyncio.to_thread(rows_of, url, _EPOCHS, context_id)
+        problems += _epochs(noted, record.epoch)
     problems += _told(said, turns, lines, may_lose_turns=may_lose_turns)
     return problems
 

@@ -63,6 +63,20 @@ def test_an_approval_is_answered_by_another_process(tmp_path):
     ]
 
 
+def test_stores_of_ones_own_keep_the_past_of_an_agent(tmp_path):
+    """A file, a table, and a store that can compare."""
+    assert _run("messages_in_a_file.py", cwd=tmp_path) == [
+        "I see 1 messages.",
+        "I see 3 messages.",
+        "4 lines",
+    ]
+    assert _run("messages_in_your_table.py", cwd=tmp_path) == ["['user', 'assistant']"]
+    assert _run("stores_in_redis.py", cwd=tmp_path) == [
+        "1 turns, 2 messages",
+        "2 turns, 4 messages",
+    ]
+
+
 def test_a_stream_shows_pieces_and_tools_in_order(tmp_path):
     """Text, tool, progress, result, text, end."""
     lines = _run("streaming.py", cwd=tmp_path)

@@ -22,7 +22,7 @@ from looopy.agent.history import History
 from looopy.agent.lifetime import Lifetime
 from looopy.agent.queues import Queues
 from looopy.agent.request import agent_options
-from looopy.agent.resources import Resources
+from looopy.agent.resources import Resources, stores_of
 from looopy.agent.state import snapshot
 from looopy.auth.sealing import KeyRing
 from looopy.llm.provider import LLMProvider
@@ -44,6 +44,7 @@ from looopy.types.storable import check_after
 if TYPE_CHECKING:
     from looopy.agent.hosted import HostPort
     from looopy.agent.stream import TurnStream
+    from looopy.stores.base import PlainArtifactStore, PlainMessageStore, PlainStateStore
     from looopy.stores.contexts.search import SearchPage
     from looopy.tools.sources.agents import AgentTool, AgentToolOptions
 
@@ -74,6 +75,8 @@ class Agent:
         auth_key: A secret of at least 32 bytes that encrypts the stored keys of requests for
             credentials. `None`: only this process can decrypt the answer to such a request; another
             one asks again.
+        message_store, artifact_store, state_store: Stores of your own in the place of `stores`; see
+            `Stores.of`.
 
     Raises:
         ValueRefused: The context id is invalid.
@@ -94,6 +97,9 @@ class Agent:
         on_busy: Literal["reject", "wait"] = "reject",
         agent_name: str = "agent",
         auth_key: str | bytes | None = None,
+        message_store: PlainMessageStore | None = None,
+        artifact_store: PlainArtifactStore | None = None,
+        state_store: PlainStateStore | None = None,
     ) -> None:
         check_context_id(context_id)
         agent_options(
@@ -109,7 +115,9 @@ class Agent:
         self.auto_save = auto_save
         self.auto_compact = auto_compact
         self.on_busy: Literal["reject", "wait"] = on_busy
-        resources = Resources(model=llm_provider, where=stores, tools=tools)
+        own = (message_store, artifact_store, state_store)
+        where = stores if own == (None, None, None) else stores_of(stores, *own)
+        resources = Resources(model=llm_provider, where=where, tools=tools, own=where is not stores)
         self._core = Core(self, resources, system_prompt=system_prompt, keys=KeyRing(auth_key))
         self._lifetime = Lifetime(self._core)
         self._dispatcher = Dispatcher(self._core)

@@ -8,8 +8,10 @@ The provider, the stores and the tools of an agent.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from looopy.agent.request import refuse_unpriced
+from looopy.errors import ConfigurationError
 from looopy.llm.provider import Abilities, LLMProvider, abilities_of
 from looopy.stores.bundle import Stores
 from looopy.stores.opening import acquire_shared, release_shared
@@ -17,6 +19,33 @@ from looopy.stores.shield import settle
 from looopy.tools.base import Tool
 from looopy.tools.gather import HeldTools, ToolSource, gather_tools, wrap_tools
 from looopy.types.config import LoopConfig
+
+if TYPE_CHECKING:
+    from looopy.stores.base import PlainArtifactStore, PlainMessageStore, PlainStateStore
+
+
+def stores_of(
+    stores: Stores | str,
+    messages: PlainMessageStore | None,
+    artifacts: PlainArtifactStore | None,
+    state: PlainStateStore | None,
+) -> Stores:
+    """
+    The stores of an agent that was given stores of an application's own.
+
+    Raises:
+        ConfigurationError: It was given `stores` as well, or no message store.
+    """
+    if stores != "memory:":
+        raise ConfigurationError(
+            "`stores` and `message_store`, `artifact_store` or `state_store` are two ways to say"
+            " where a conversation is kept: pass one of them"
+        )
+    if messages is None:
+        raise ConfigurationError(
+            "`artifact_store` and `state_store` need a `message_store` beside them"
+        )
+    return Stores.of(messages, artifacts, state)
 
 
 class Resources:
@@ -26,6 +55,7 @@ class Resources:
     Args:
         model: A provider, or the name of a model.
         where: Open stores, or their URL.
+        own: True if *where* are stores that the agent itself opens and closes.
 
     Attributes:
         provider, stores: `None` while the agent has not opened them.
@@ -34,14 +64,20 @@ class Resources:
     """
 
     def __init__(
-        self, *, model: LLMProvider | str, where: Stores | str, tools: Sequence[ToolSource]
+        self,
+        *,
+        model: LLMProvider | str,
+        where: Stores | str,
+        tools: Sequence[ToolSource],
+        own: bool = False,
     ) -> None:
         self.model = model
         self.where = where
         self.tools: tuple[ToolSource, ...] = tuple(tools)
         self.provider: LLMProvider | None = None
         self.abilities = Abilities()
-        self.stores: Stores | None = None if isinstance(where, str) else where
+        self.stores: Stores | None = None if own or isinstance(where, str) else where
+        self._own = own
         self._held = HeldTools()
 
     async def open(self, config: LoopConfig) -> tuple[Stores, dict[str, Tool]]:
@@ -69,10 +105,15 @@ class Resources:
         if self.abilities.knows_cost is False:
             refuse_unpriced(self.provider, config.budget)
         if self.stores is None:
-            self.stores = await acquire_shared(str(self.where))
+            self.stores = await self._opened()
         if config.budget.has_windows:
             _ = self.stores.spending  # or report now that there is none
         return self.stores, tools
+
+    async def _opened(self) -> Stores:
+        if isinstance(self.where, str):
+            return await acquire_shared(self.where)
+        return await self.where.__aenter__()
 
     async def gather(self) -> dict[str, Tool]:
         """The tools that are enabled now, by name."""
@@ -84,9 +125,12 @@ class Resources:
 
     async def _close(self) -> None:
         await self._held.let_go()
-        if isinstance(self.where, str) and self.stores is not None:
-            self.stores = None
-            await release_shared(self.where)
+        if self.stores is not None and (self._own or isinstance(self.where, str)):
+            stores, self.stores = self.stores, None
+            if isinstance(self.where, str):
+                await release_shared(self.where)
+            else:
+                await stores.__aexit__(None, None, None)
         if self.provider is not None and isinstance(self.model, str):
             self.provider = None
             if self.abilities.aclose is not None:
@@ -95,7 +139,7 @@ class Resources:
     def abandon(self) -> None:
         """Forget the stores and the provider of an event loop that has ended."""
         self._held = HeldTools()
-        if isinstance(self.where, str):
+        if self._own or isinstance(self.where, str):
             self.stores = None
         if isinstance(self.model, str):
             self.provider = None

@@ -12,8 +12,9 @@ Exports: the names in `__all__`, above all `open_stores` and `Stores`.
 - Artifacts: `artifacts/` (content above the rows), `blobs/` (storage of their large parts).
 - Whole contexts: `contexts/` (list, search, erase, fork, spend), `archive/` (as one file, in and
   out).
-- For authors of a store: `defaults` (base classes with the optional methods), `codec` (messages,
-  events and records as JSON text).
+- For authors of a store: `plain/` (stores with a few methods each, as the stores of an agent),
+  `defaults` (base classes with the optional methods), `codec` (messages, events and records as JSON
+  text).
 - Shared parts: `rows/` (a message or event as a row), `owner` (proof that a lease holder lives or
   is dead), `notifier` (wake-up calls for waiters of a context), `shield` (await a write to
   its end).
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
     from looopy.stores.base import ContextIndex as ContextIndex
     from looopy.stores.base import Journal as Journal
     from looopy.stores.base import MessageStore as MessageStore
+    from looopy.stores.base import PlainArtifactStore as PlainArtifactStore
+    from looopy.stores.base import PlainMessageStore as PlainMessageStore
+    from looopy.stores.base import PlainStateStore as PlainStateStore
     from looopy.stores.base import StateStore as StateStore
     from looopy.stores.bundle import Stores as Stores
     from looopy.stores.contexts.erasing import Erased as Erased
@@ -66,7 +70,16 @@ _export(
     {
         ".archive.importing": ("import_contexts",),
         ".archive.writing": ("ArchiveReport", "Signature", "export_contexts", "export_to_file"),
-        ".base": ("ArtifactStore", "ContextIndex", "Journal", "MessageStore", "StateStore"),
+        ".base": (
+            "ArtifactStore",
+            "ContextIndex",
+            "Journal",
+            "MessageStore",
+            "PlainArtifactStore",
+            "PlainMessageStore",
+            "PlainStateStore",
+            "StateStore",
+        ),
         ".contexts.erasing": ("Erased",),
         ".contexts.listing": ("ContextPage", "ContextSize"),
         ".memory.artifacts": ("InMemoryArtifactStore",),

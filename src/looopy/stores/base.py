@@ -1090,3 +1090,68 @@ class Journal(Protocol):
             The turn that was asked; `None` when there was none to ask, and nothing was written.
         """
         ...
+
+
+# --- stores of an application's own, for `Stores.of` ---------------------------------------------
+
+# Each method may be `async` or not. One that is not runs in a thread of its own, one call after the
+# other. What needs an optional method that is missing is refused by name.
+
+
+class PlainMessageStore(Protocol):
+    """
+    The messages of a context, in order.
+
+    Beside `append` it has `list(context_id)` or `get_all(context_id)`: all messages of a context,
+    oldest first, and none for an unknown one. Each is as it was appended, or its JSON object, or a
+    pydantic model of that.
+
+    Optional: `clear(context_id)` removes all of them. Without it, a context can be neither cleared
+    nor deleted.
+    """
+
+    @property
+    def append(self) -> Callable[..., Any]:
+        """
+        The method `append(context_id, messages)`, which adds a list of messages to the end.
+
+        `message_to_json` makes a JSON object of each. If the method has a parameter `position`, it
+        gets the position of the first message, from 1: a unique key of context and position keeps
+        out what a process writes late that was taken for dead.
+        """
+        ...
+
+
+class PlainArtifactStore(Protocol):
+    """
+    The contents of artifacts. Each version has a name of its own: `report@1`, `report@2`.
+
+    Optional: `delete(context_id, name)`; without it, contents stay when their artifact is deleted.
+    """
+
+    def save(self, context_id: str, name: str, content: bytes) -> Any:
+        """Keep *content* under *name*, in the place of what was there."""
+        ...
+
+    def load(self, context_id: str, name: str) -> Any:
+        """The bytes of *name*."""
+        ...
+
+
+class PlainStateStore(Protocol):
+    """
+    Documents by key. A context has one under its id, and some that begin with its id and `/`.
+
+    Optional: `compare_and_set(key, document, revision)` writes only if the stored document has this
+    `"revision"` (0: if there is none), and returns whether it did: with it, two processes cannot
+    use one context at once. `delete(key)`: without it, a context cannot be deleted. `list()`: all
+    keys; without it, contexts cannot be listed.
+    """
+
+    def load(self, key: str) -> Any:
+        """The document that was saved last, or `None`."""
+        ...
+
+    def save(self, key: str, document: Mapping[str, Any]) -> Any:
+        """Keep *document*, an object of JSON, in the place of what was there."""
+        ...

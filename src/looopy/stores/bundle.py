@@ -7,6 +7,7 @@ opened before it is entered. `looopy.stores.opening` makes one of a URL.
 
 from __future__ import annotations
 
+import importlib
 import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, Self
@@ -17,6 +18,9 @@ from looopy.stores.base import (
     ContextIndex,
     Journal,
     MessageStore,
+    PlainArtifactStore,
+    PlainMessageStore,
+    PlainStateStore,
     Spending,
     StagedArtifactStore,
     StateStore,
@@ -59,7 +63,7 @@ class Stores:
 
     Raises:
         ConfigurationError: The three have no common journal, so a step of a turn could not be one
-            commit; or `outlasts` is not `True` or `False`.
+            commit; the journal belongs to another backend; or `outlasts` is not `True` or `False`.
     """
 
     def __init__(
@@ -78,12 +82,41 @@ class Stores:
         self.artifacts = artifacts
         self.state = state
         self.journal = journal or _common_journal(messages, artifacts, state)
+        _check_together(self.journal, messages=messages, artifacts=artifacts, state=state)
         self._contexts = contexts
         self._spending: Spending | None = None
         self.tenant = tenant
         self.outlasts = _outlasts(self.journal) and _outlasts(state)
         self._lifetime = lifetime
         self._bind = bind
+
+    @classmethod
+    def of(
+        cls,
+        messages: PlainMessageStore,
+        artifacts: PlainArtifactStore | None = None,
+        state: PlainStateStore | None = None,
+        *,
+        tenant: str = "default",
+    ) -> Stores:
+        """
+        Stores of an application's own, each with two or three methods, as the stores of agents.
+
+        Args:
+            messages: Keeps the messages.
+            artifacts: Keeps the contents of artifacts; `None`: the state store does.
+            state: Keeps everything else as documents. `None`: this process does. After its end,
+                messages are all that is left of a context.
+            tenant: The owner of these contexts.
+
+        Raises:
+            ConfigurationError: A store lacks a method that it needs. So does later whatever needs a
+                journal: forks, and listing and searching contexts.
+        """
+        # By name: these stores are `Stores` themselves, and most agents need none of them.
+        plain = importlib.import_module("looopy.stores.plain.stores")
+        made: Stores = plain.composed(messages, artifacts, state, tenant=tenant)
+        return made
 
     @property
     def contexts(self) -> ContextIndex:
@@ -172,9 +205,22 @@ def _common_journal(messages: object, artifacts: object, state: object) -> Journ
     if make is None or len(backends) != 1:
         raise ConfigurationError(
             "the three stores must share one backend, such as one MemoryBackend or one database:"
-            " otherwise a step of a turn could be kept by halves"
+            " otherwise a step of a turn could be kept by halves; Stores.of(messages, artifacts,"
+            " state) takes stores of your own that know nothing of each other"
         )
     return make()
+
+
+def _check_together(journal: object, **stores: object) -> None:
+    """Refuse stores that the journal would never write to."""
+    theirs = getattr(journal, "backend", None)
+    for name, store in stores.items():
+        if theirs is not None and getattr(store, "backend", None) is not theirs:
+            raise ConfigurationError(
+                f"{name}={type(store).__name__} is of another backend than the journal"
+                f" {type(journal).__name__}, which alone writes a turn: the store would stay empty;"
+                " Stores.of(messages, artifacts, state) writes to stores of your own"
+            )
 
 
 def check_tenant(tenant: str) -> None:

@@ -8,13 +8,14 @@ install.
 
 - `llm`: a model that plays a script. `faults`: stores that fail on demand, and failpoints.
 - `contracts/`: the contract of each store as tests; `stores` is where to import them from.
+- `plain_stores`: the same for stores of `Stores.of`, which have a few methods each.
 - `processes`: other processes on one store, to race and to kill; `children`: how they are forked.
 - `replays`: a fixture that makes a test of a recorded turn.
 - `machines`: Hypothesis compares a store with the stores in memory. `hostile`: values that some
   database or encoder changes.
 
-Exports: the names in `__all__`, in `looopy.testing.stores` and in `looopy.testing.faults`. Read
-`llm`, `stores`, `contracts/message`, `machines`.
+Exports: the names in `__all__`, in `looopy.testing.stores`, in `looopy.testing.plain_stores` and in
+`looopy.testing.faults`. Read `llm`, `stores`, `contracts/message`, `machines`.
 """
 
 from __future__ import annotations

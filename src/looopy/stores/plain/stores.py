@@ -1,0 +1,186 @@
+"""The four stores of an agent over stores of an application's own."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from looopy.errors import ConfigurationError
+from looopy.stores.artifacts.store import Artifacts
+from looopy.stores.bundle import Stores
+from looopy.stores.memory.artifacts import InMemoryArtifactRows
+from looopy.stores.memory.journal import InMemoryJournal
+from looopy.stores.memory.stores import InMemoryMessageStore, InMemoryStateStore
+from looopy.stores.plain.backend import Documents, PlainBackend
+from looopy.stores.plain.documents import named_by
+from looopy.types.storable import check_after_name, check_limit
+
+if TYPE_CHECKING:
+    from looopy.stores.records import Claim, Claimed, ContextRecord
+
+M = TypeVar("M", bound=Callable[..., Awaitable[Any]])
+
+
+def _context_of(first: object) -> Any:
+    """The context that a call is about: its first argument, or that of a claim or commit."""
+    return getattr(first, "context_id", first)
+
+
+def _reads(method: M) -> M:
+    @functools.wraps(method)
+    async def through(self: Any, first: Any, *args: Any, **options: Any) -> Any:
+        async with self.backend.reading(self.tenant, _context_of(first)):
+            return await method(self, first, *args, **options)
+
+    return cast("M", through)
+
+
+def _writes(method: M) -> M:
+    @functools.wraps(method)
+    async def through(self: Any, first: Any, *args: Any, **options: Any) -> Any:
+        step = functools.partial(method, self, first, *args, **options)
+        return await self.backend.write(self.tenant, _context_of(first), step)
+
+    return cast("M", through)
+
+
+class ComposedMessageStore(InMemoryMessageStore):
+    """`MessageStore` over one of an application's own."""
+
+    append = _writes(InMemoryMessageStore.append)
+    records = _reads(InMemoryMessageStore.records)
+    recent = _reads(InMemoryMessageStore.recent)
+    count = _reads(InMemoryMessageStore.count)
+
+
+class ComposedStateStore(InMemoryStateStore):
+    """`StateStore` over one of an application's own."""
+
+    outlasts = False
+    backend: PlainBackend
+    make_contexts = None  # type: ignore[assignment]  # it lists contexts by id alone
+    make_spending = None  # type: ignore[assignment]  # it keeps no accounts
+
+    load = _reads(InMemoryStateStore.load)
+    save = _writes(InMemoryStateStore.save)
+    renew = _writes(InMemoryStateStore.renew)
+    release = _writes(InMemoryStateStore.release)
+    join_wait_queue = _writes(InMemoryStateStore.join_wait_queue)
+    keep_place = _writes(InMemoryStateStore.keep_place)
+    leave_wait_queue = _writes(InMemoryStateStore.leave_wait_queue)
+    wait_queue = _reads(InMemoryStateStore.wait_queue)
+
+    async def claim(self, claim: Claim) -> Claimed:
+        """Begin a turn, or take one over; see that all messages are there."""
+        step = functools.partial(super().claim, claim)
+        return await self.backend.write(self.tenant, claim.context_id, step, looks=True)
+
+    async def list(self, *, after: str = "", limit: int = 100) -> list[ContextRecord]:
+        """The contexts by id; needs `list` of the application's store."""
+        check_after_name(after)
+        check_limit(limit, optional=False)
+        self.backend.state.require("list", "listing contexts")
+        keys = await self.backend.state("list")
+        found = (named_by(key, self.tenant) for key in keys)
+        names = sorted(name for name in found if name is not None and name > after)
+        records = [await self.load(name) for name in names[:limit]]
+        return [one for one in records if one is not None]
+
+    async def delete(self, context_id: str) -> None:
+        """Delete a context that no turn uses."""
+        async with self.backend.reading(self.tenant, context_id):
+            removed = dict(self.backend.contexts)
+            await super().delete(context_id)
+            self.backend.contexts.update(removed)
+            await self.backend.delete(self.tenant, context_id)
+
+
+class ComposedJournal(InMemoryJournal):
+    """`Journal` over stores of an application's own."""
+
+    outlasts = False
+
+    commit = _writes(InMemoryJournal.commit)
+    clear = _writes(InMemoryJournal.clear)
+    compact = _writes(InMemoryJournal.compact)
+    events = _reads(InMemoryJournal.events)
+    turns = _reads(InMemoryJournal.turns)
+    started_calls = _reads(InMemoryJournal.started_calls)
+    turn_of_key = _reads(InMemoryJournal.turn_of_key)
+    post = _writes(InMemoryJournal.post)
+    inbox = _reads(InMemoryJournal.inbox)
+    withdraw = _writes(InMemoryJournal.withdraw)
+    ask_cancel = _writes(InMemoryJournal.ask_cancel)
+    rewind = _writes(InMemoryJournal.rewind)
+    undo_rewind = _writes(InMemoryJournal.undo_rewind)
+    lineage = _reads(InMemoryJournal.lineage)
+
+    async def fork(
+        self, context_id: str, new_context_id: str, *, at: int | None = None
+    ) -> ContextRecord:
+        """Refuse: the messages of the parent are in the parent's rows alone."""
+        del context_id, new_context_id, at
+        raise ConfigurationError(
+            "a fork needs stores with a journal, such as sqlite:///app.db: stores of one's own keep"
+            " the messages of one context alone"
+        )
+
+
+class ComposedArtifactRows(InMemoryArtifactRows):
+    """Rows of artifacts whose contents are brought when they are read."""
+
+    backend: PlainBackend
+
+    artifact_ids = _reads(InMemoryArtifactRows.artifact_ids)
+
+    async def stored_versions(self, context_id: str, artifact_id: str) -> Any:
+        """See `ArtifactRows`."""
+        async with self.backend.reading(self.tenant, context_id):
+            await self.backend.fill(self.tenant, context_id, artifact_id)
+            return await super().stored_versions(context_id, artifact_id)
+
+    async def parts(self, context_id: str, artifact_id: str, version: int, **page: Any) -> Any:
+        """See `ArtifactRows`."""
+        async with self.backend.reading(self.tenant, context_id):
+            await self.backend.fill(self.tenant, context_id, artifact_id)
+            return await super().parts(context_id, artifact_id, version, **page)
+
+    async def apply(self, context_id: str, change: Any) -> Any:
+        """See `ArtifactRows`."""
+        change_it = super().apply
+
+        async def step() -> Any:
+            await self.backend.fill(self.tenant, context_id, change.artifact_id)
+            return await change_it(context_id, change)
+
+        return await self.backend.write(self.tenant, context_id, step)
+
+
+class ComposedArtifactStore(Artifacts):
+    """`ArtifactStore` over one of an application's own."""
+
+    def __init__(self, backend: PlainBackend, tenant: str) -> None:
+        self.backend = backend
+        self.tenant = tenant
+        super().__init__(ComposedArtifactRows(backend, tenant), tenant, None)
+
+
+def composed(
+    messages: object, artifacts: object | None, state: object | None, *, tenant: str
+) -> Stores:
+    """The stores of an agent over *messages*, *artifacts* and *state*; see `Stores.of`."""
+    backend = PlainBackend(messages, artifacts, Documents() if state is None else state)
+
+    def bind(tenant: str) -> Stores:
+        return Stores(
+            ComposedMessageStore(backend, tenant),
+            ComposedArtifactStore(backend, tenant),
+            ComposedStateStore(backend, tenant),
+            ComposedJournal(backend, tenant),
+            tenant=tenant,
+            lifetime=backend,
+            bind=bind,
+        )
+
+    return bind(tenant)
