@@ -18,7 +18,7 @@ from looopy.errors import InvalidToolArguments
 from looopy.tools import Tool, ToolContext, tool
 from looopy.tools.call.coerce import coerce
 from looopy.tools.call.results import limit_blocks, to_answer
-from looopy.tools.call.run import run_call
+from looopy.tools.call.run import CallRules, run_call
 from looopy.tools.schema import validate
 from looopy.types.context import CancelToken
 from looopy.types.message import ImageContent, TextContent, ToolCall
@@ -149,13 +149,5 @@ def _call(one: Any, arguments: dict[str, Any]) -> Any:
     context = ToolContext(
         context_id="c", turn=1, tool_call_id="call", idempotency_key="k", cancel=CancelToken()
     )
-    return asyncio.run(
-        run_call(
-            one,
-            ToolCall("call", one.name, arguments),
-            context,
-            default_timeout_s=None,
-            max_result_bytes=10_000,
-            known=(),
-        )
-    )
+    rules = CallRules(default_timeout_s=None, max_result_bytes=10_000, known=())
+    return asyncio.run(run_call(one, ToolCall("call", one.name, arguments), context, rules))

@@ -68,6 +68,10 @@ class TurnLog:
     """
     The events of one turn, stored and shown.
 
+    It has many fields, and stays one object, because each of them belongs to the order that is
+    promised here: a group, an artifact's change and the end of the turn take the same lock, store
+    the next numbers under the same epoch, and are shown only then.
+
     Args:
         begun: The claim, and the plan of the turn.
         broadcast: Shows the turn's events.

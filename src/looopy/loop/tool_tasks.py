@@ -24,7 +24,7 @@ from looopy.tools.asking import NeedsInput
 from looopy.tools.base import Tool, ToolContext
 from looopy.tools.call.hooks import ToolHooks
 from looopy.tools.call.results import storable
-from looopy.tools.call.run import resolve_name, run_call
+from looopy.tools.call.run import CallRules, resolve_name, run_call
 from looopy.types.constructors import amended
 from looopy.types.event import AgentEvent, MessageUpdate, ToolExecutionUpdate, utc_now
 from looopy.types.message import TextContent, ToolCall, ToolResultMessage, now_ms
@@ -92,7 +92,15 @@ class ToolTaskGroup:
         self._reports: deque[tuple[ToolCall, Any] | AgentEvent] = deque()
         self._reporting: set[str] = set()
         self._news = asyncio.Event()
-        self._hooks = ToolHooks(turn.given.config.hooks, turn.hook_failed)
+        config = turn.given.config
+        self._hooks = ToolHooks(config.hooks, turn.hook_failed)
+        self._rules = CallRules(
+            default_timeout_s=config.tool_timeout_s,
+            max_result_bytes=config.max_result_bytes,
+            known=tuple(tools),
+            redactor=turn.given.redactor,
+            grace_s=_GRACE_S,
+        )
         self._decided: dict[str, ToolHooks] = {}  # by call id
         self._beside: set[str] = set()  # calls that began while their tool ran another one
 
@@ -194,22 +202,18 @@ class ToolTaskGroup:
 
     async def _run_unwatched(self, call: ToolCall) -> ToolResultMessage:
         turn, ours, context = self._turn, self._is_ours(call), self._context_of(call)
-        config, guards = turn.given.config, turn.progress.guards
+        guards = turn.progress.guards
         return await run_call(
             self.tool_of(call),
             call,
             amended(context, auth_context=None) if ours else context,
-            default_timeout_s=config.tool_timeout_s,
-            max_result_bytes=config.max_result_bytes,
-            known=tuple(self._tools),
-            redactor=turn.given.redactor,
+            self._rules,
             hooks=None if ours else self._decided.get(call.id, self._hooks),
             may_call_again=lambda tool: guards.may_call_again(
                 call, tool.name, tool.max_retry_calls
             ),
             is_cut=call.id == self._cut_call,
             overdue=lambda result: self._leave_behind(call, result),
-            grace_s=_GRACE_S,
         )
 
     def _leave_behind(self, call: ToolCall, result: ToolResultMessage) -> None:

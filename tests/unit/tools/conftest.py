@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from looopy.auth.redaction import Redactor
 from looopy.tools.base import Tool, ToolContext
-from looopy.tools.call.run import run_call
+from looopy.tools.call.run import CallRules, run_call
 from looopy.types.context import CancelToken
 from looopy.types.message import ToolCall, ToolResultMessage
 
@@ -38,6 +39,8 @@ async def run(
     timeout_s: float | None = 10,
     max_result_bytes: int = 10_000,
     known: tuple[str, ...] = (),
+    redactor: Redactor | None = None,
+    grace_s: float = 5.0,
     **others: Any,
 ) -> ToolResultMessage:
     """Run one call of *tool* as the loop does."""
@@ -47,15 +50,14 @@ async def run(
         dict(arguments or {}),
         invalid_arguments=invalid_arguments,
     )
-    return await run_call(
-        tool,
-        call,
-        context or make_context(),
+    rules = CallRules(
         default_timeout_s=timeout_s,
         max_result_bytes=max_result_bytes,
         known=known,
-        **others,
+        redactor=redactor,
+        grace_s=grace_s,
     )
+    return await run_call(tool, call, context or make_context(), rules, **others)
 
 
 @pytest.fixture(name="run")

@@ -46,20 +46,46 @@ def resolve_name(name: str, known: Collection[str]) -> str | None:
     return alike[0] if len(alike) == 1 else None
 
 
+class CallRules:
+    """
+    What all calls of an iteration have in common.
+
+    Attributes:
+        default_timeout_s: Seconds, for a tool that sets none; `None`: no limit.
+        max_result_bytes: UTF-8 bytes, for a tool that sets none; the rest is kept as an artifact.
+        known: Names on offer, for the message about an unknown tool.
+        redactor: Removes secrets from the result, before a long one is cut.
+        grace_s: Seconds that a tool has to stop after its signal, before it is left behind.
+    """
+
+    __slots__ = ("default_timeout_s", "grace_s", "known", "max_result_bytes", "redactor")
+
+    def __init__(
+        self,
+        *,
+        default_timeout_s: float | None,
+        max_result_bytes: int,
+        known: Sequence[str],
+        redactor: Redactor | None = None,
+        grace_s: float = 5.0,
+    ) -> None:
+        self.default_timeout_s = default_timeout_s
+        self.max_result_bytes = max_result_bytes
+        self.known = known
+        self.redactor = redactor or Redactor()
+        self.grace_s = grace_s
+
+
 async def run_call(
     tool: Tool | None,
     call: ToolCall,
     context: ToolContext,
+    rules: CallRules,
     *,
-    default_timeout_s: float | None,
-    max_result_bytes: int,
-    known: Sequence[str],
-    redactor: Redactor | None = None,
     hooks: ToolHooks | None = None,
     may_call_again: Callable[[Tool], bool] = lambda _tool: True,
     is_cut: bool = False,
     overdue: Callable[[ToolResultMessage], object] | None = None,
-    grace_s: float = 5.0,
 ) -> ToolResultMessage:
     """
     Run *call* and return its one result; errors are results too.
@@ -70,15 +96,11 @@ async def run_call(
         call: As announced; the result carries its id.
         context: Passed to the tool. Its `report` may then be called from any thread, and does
             nothing once the call is over.
-        default_timeout_s: Seconds, for a tool that sets none; `None`: no limit.
-        max_result_bytes: UTF-8 bytes, for a tool that sets none; the rest is kept as an artifact.
-        known: Names on offer, for the message about an unknown tool.
-        redactor: Removes secrets from the result, before a long one is cut.
         hooks: Called before a call runs and after it ran.
         may_call_again: Called if the tool wants the model to try again.
         is_cut: The model's answer broke off in this call: it does not run.
-        overdue: Called with the result of a call whose tool has not stopped *grace_s* seconds after
-            its signal to stop. The later return value is then ignored.
+        overdue: Called with the result of a call whose tool has not stopped `grace_s` after its
+            signal to stop. The later return value is then ignored.
 
     Raises:
         asyncio.CancelledError: The caller was cancelled. A sync tool may still be running.
@@ -93,9 +115,9 @@ async def run_call(
         if overdue is not None:
             overdue(_result(tool, call, failure(text)))
 
-    attempt = _Attempt(hooks or ToolHooks(), leave_behind, is_cut=is_cut, grace_s=grace_s)
+    attempt = _Attempt(hooks or ToolHooks(), leave_behind, rules=rules, is_cut=is_cut)
     try:
-        answer = await attempt.make(tool, call, context, default_timeout_s, known)
+        answer = await attempt.make(tool, call, context)
     except RetryCall as error:
         why = error_text(error)
         allowed = tool is not None and may_call_again(tool)
@@ -121,8 +143,8 @@ async def run_call(
     if attempt.ran and not attempt.left_behind:
         with contextlib.suppress(asyncio.CancelledError):  # the tool has run: that counts
             answer = await attempt.hooks.after(call, answer, context)
-    redactor = redactor or Redactor()
-    limit = (tool.max_result_bytes if tool is not None else None) or max_result_bytes
+    redactor = rules.redactor
+    limit = (tool.max_result_bytes if tool is not None else None) or rules.max_result_bytes
     blocks = tuple(redactor.blocks(answer.blocks))
     if exceeds(blocks, limit) and not attempt.left_behind:
         from looopy.tools.call.results import shown_and_kept  # most results are short
@@ -167,27 +189,21 @@ class _Attempt:
         hooks: ToolHooks,
         leave_behind: Callable[[str], None],
         *,
+        rules: CallRules,
         is_cut: bool,
-        grace_s: float,
     ) -> None:
         self.hooks = hooks
         self.ran = False
         self.left_behind = False
         self._leave_behind = leave_behind
+        self._rules = rules
         self._is_cut = is_cut
-        self._grace_s = grace_s
 
-    async def make(
-        self,
-        tool: Tool | None,
-        call: ToolCall,
-        context: ToolContext,
-        default_timeout_s: float | None,
-        known: Sequence[str],
-    ) -> Answer:
+    async def make(self, tool: Tool | None, call: ToolCall, context: ToolContext) -> Answer:
         """Check the call, and run it; any failure is raised."""
         if tool is None:
-            raise ToolNotFound(_not_found(call.name, known), tool_name=call.name, call_id=call.id)
+            text = _not_found(call.name, self._rules.known)
+            raise ToolNotFound(text, tool_name=call.name, call_id=call.id)
         if self._is_cut:
             raise InvalidToolArguments(_cut(tool.name), tool_name=tool.name, call_id=call.id)
         if call.invalid_arguments is not None:
@@ -203,7 +219,9 @@ class _Attempt:
         validate(tool, call.arguments)
         if context.auth_context is not None and context.auth_context.expired():
             raise NeedsCredentials
-        timeout_s = tool.timeout_s if tool.timeout_s is not None else default_timeout_s
+        timeout_s = tool.timeout_s
+        if timeout_s is None:
+            timeout_s = self._rules.default_timeout_s
         arguments = await self.hooks.before(tool, call, context)
         if isinstance(arguments, Answer):
             return arguments
@@ -229,7 +247,7 @@ class _Attempt:
             return None
         # A context of its own: a timer would keep the caller's alive.
         return asyncio.get_running_loop().call_later(
-            timeout_s + self._grace_s, self._give_up, tool, timeout_s, context=Context()
+            timeout_s + self._rules.grace_s, self._give_up, tool, timeout_s, context=Context()
         )
 
     def _give_up(self, tool: Tool, timeout_s: float) -> None:
