@@ -120,13 +120,15 @@ async def call_model(turn: Turn, tools: dict[str, Tool]) -> AsyncGenerator[Out, 
     while True:
         attempts += 1
         attempt = _Attempt(attempts)
-        request, options = await _request(turn, tools, attempt, strict=strict)
+        request = await _request(turn, tools, attempt, strict=strict)
+        options = await _options(turn, tools, attempt)
         if attempt.left_out and not turn.progress.compacted:
             with turn.scope:
                 summed_up = await before_call(turn)
             if summed_up:
                 yield out.close_group()
-                request, options = await _request(turn, tools, attempt, strict=strict)
+                request = await _request(turn, tools, attempt, strict=strict)
+                options = await _options(turn, tools, attempt)
         _begin(turn, request, options, attempt)
         outs = _listen(turn, request, options, attempt)
         try:
@@ -339,34 +341,34 @@ async def _close(turn: Turn, stream: object) -> None:
 
 async def _request(
     turn: Turn, tools: dict[str, Tool], attempt: _Attempt, *, strict: bool
-) -> tuple[LLMRequest, StreamOptions]:
-    given, config, view = turn.given, turn.given.config, turn.given.view
-    hooks = config.hooks
-    abilities = turn.progress.abilities
-    asked = config.options
+) -> LLMRequest:
+    """Make the request: the prompt, the tools on offer, and what the model sees of the history."""
+    asked, view, abilities = turn.given.config.options, turn.given.view, turn.progress.abilities
     if asked.headers:
-        _hide(given, asked.headers)
-    provider, window_tokens = abilities.name, abilities.window_tokens
+        _hide(turn.given, asked.headers)
     model = asked.model or abilities.model
     prompt = await _prompt(turn)
     specs = strict_specs(tools, asked.strict_tools)
+    if asked.strict_tools:
+        attempt.specs = specs
     view.goes_with(prompt.before, specs)
     if abilities.count_tokens is not None:
         await _count(turn, abilities.count_tokens, abilities.prepare)
+    hooks = turn.given.config.hooks
+    shown: Sequence[Message]
     if strict or hooks.transform_context is not None or hooks.convert_to_llm is not None:
-        view.estimated = 0
-        chosen = view.chosen(config, window_tokens)
-        attempt.left_out = len(chosen) < len(folded(view.history, _WHOLE))
-        chosen = await turn.ask(
-            "transform_context", hooks.transform_context, chosen, default=chosen
-        )
-        chosen = await turn.ask("convert_to_llm", hooks.convert_to_llm, chosen, default=chosen)
-        shown: Sequence[Message] = render(chosen, provider=provider, model=model, strict=strict)
+        chosen = await _chosen(turn, attempt)
+        shown = render(chosen, provider=abilities.name, model=model, strict=strict)
     else:
-        shown = view.of(config, provider=provider, model=model, window_tokens=window_tokens)
+        shown = view.of(
+            turn.given.config,
+            provider=abilities.name,
+            model=model,
+            window_tokens=abilities.window_tokens,
+        )
         attempt.left_out = view.leaves_out
     sent = prompt.behind(shown)
-    request = LLMRequest(
+    return LLMRequest(
         messages=sent,
         tools=specs,
         system_prompt=prompt.before,
@@ -375,23 +377,34 @@ async def _request(
         ephemeral=sent is not shown,
     )
 
-    held, warnings = attempt.held, attempt.warnings
-    if asked.strict_tools:
-        attempt.specs = specs
+
+async def _chosen(turn: Turn, attempt: _Attempt) -> Sequence[Message]:
+    """The messages within the limits, as the application's hooks change them."""
+    config, view = turn.given.config, turn.given.view
+    view.estimated = 0
+    chosen: Sequence[Message] = view.chosen(config, turn.progress.abilities.window_tokens)
+    attempt.left_out = len(chosen) < len(folded(view.history, _WHOLE))
+    for name in ("transform_context", "convert_to_llm"):
+        chosen = await turn.ask(name, getattr(config.hooks, name), chosen, default=chosen)
+    return chosen
+
+
+async def _options(turn: Turn, tools: dict[str, Tool], attempt: _Attempt) -> StreamOptions:
+    """Make the options of the call, with the key that the application's hook returns for it."""
+    given, config, abilities = turn.given, turn.given.config, turn.progress.abilities
+    asked, held, warnings = config.options, attempt.held, attempt.warnings
     held[:] = [turn]
 
     async def key_of(provider: str) -> str | None:
         """The key from the application's hook; it must not appear in a text, log or store."""
         return await _key_of(held[0], provider) if held else None
 
-    several, asks = abilities.asks_for_keys, hooks.get_api_key is not None
-    temperature = config.temperature if asked.temperature is None else asked.temperature
-    max_tokens = config.max_tokens if asked.max_tokens is None else asked.max_tokens
-    thinking = config.thinking_level if asked.thinking_level is None else asked.thinking_level
+    several, asks = abilities.asks_for_keys, config.hooks.get_api_key is not None
+    temperature, max_tokens, thinking_level = config.sampling
     options = turn.progress.options = StreamOptions(
         temperature=temperature,
         max_tokens=max_tokens,
-        thinking_level=thinking,
+        thinking_level=thinking_level,
         stop=asked.stop,
         seed=asked.seed,
         logprobs=asked.logprobs,
@@ -400,7 +413,7 @@ async def _request(
         extra_body=asked.extra_body,
         thinking_budgets=config.thinking_budgets,
         session_id=given.context.context_id,
-        api_key=await key_of(provider) if asks and not several else None,
+        api_key=await key_of(abilities.name) if asks and not several else None,
         key_of=key_of if several else None,
         timeout_s=config.llm_timeout_s,
         output_schema=None if turn.wanted is None else turn.wanted.option,
@@ -408,7 +421,7 @@ async def _request(
         idle_timeout_s=config.llm_idle_timeout_s,
         warn=lambda code, text: warnings.append((code, text)),
     )
-    return request, options
+    return options
 
 
 async def _count(

@@ -365,7 +365,8 @@ class LoopConfig:
         _check(self, "temperature", least=0, optional=True)
         _choose(self, "on_doom_loop", ("warn", "ask", "stop"))
         _choose(self, "on_budget", ("stop", "ask"))
-        if self.budget.has_windows and self.max_tokens is None and self.options.max_tokens is None:
+        _, max_tokens, _ = self.sampling
+        if self.budget.has_windows and max_tokens is None:
             raise ConfigurationError(
                 "LoopConfig.budget limits a day or a month, for which the most that a call may use"
                 " is reserved before it: set LoopConfig.max_tokens, the longest answer"
@@ -375,6 +376,19 @@ class LoopConfig:
         _choose(self, "follow_up_mode", (None, "one-at-a-time", "all"))
         _choose(self, "thinking_level", (None, *ThinkingLevel))
         _check_budgets(self.thinking_budgets)
+
+    @property
+    def sampling(self) -> tuple[float | None, int | None, ThinkingLevel | None]:
+        """
+        The temperature, the longest answer and the thinking level of each model call: each from
+        `options`, or where that does not set it, from the field of its name here.
+        """
+        asked = self.options
+        return (
+            self.temperature if asked.temperature is None else asked.temperature,
+            self.max_tokens if asked.max_tokens is None else asked.max_tokens,
+            self.thinking_level if asked.thinking_level is None else asked.thinking_level,
+        )
 
 
 def _check(
