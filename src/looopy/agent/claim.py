@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from looopy._failpoints import reach
-from looopy.agent.buffer import BufferedTurn
 from looopy.agent.plan import Plan, drop_plan, plan_turn
 from looopy.agent.request import TurnRequest, TurnSetup
 from looopy.agent.wait_queue import QueuePlace
@@ -345,6 +344,8 @@ class Claiming:
         )
         if self._buffer is not None:
             record = known.record
+            from looopy.agent.buffer import BufferedTurn  # not what an import pays for
+
             self._buffer.append(BufferedTurn(request.actor_id, had_auth, request.metadata))
             return Claimed(
                 epoch=known.epoch,

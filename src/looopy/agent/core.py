@@ -12,7 +12,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Map
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from looopy.agent.broadcast import Subscribers
-from looopy.agent.buffer import BufferedTurn, save_turns
 from looopy.agent.context import ContextView
 from looopy.agent.events import end_dead_turn, follow
 from looopy.agent.lifecycle import Lifecycle, LoopLock
@@ -28,6 +27,7 @@ from looopy.types.event import AgentEvent
 from looopy.types.state import AgentStatus
 
 if TYPE_CHECKING:
+    from looopy.agent.buffer import BufferedTurn
 
     class Options(Protocol):
         """The public attributes of an `Agent` that its parts read."""
@@ -190,5 +190,7 @@ class Core:
         """
         if self.options.auto_save or not self.buffer or self.known is None:
             return
+        from looopy.agent.buffer import save_turns  # not what an import pays for
+
         await save_turns(self.known, self.buffer, self.options.loop_config.lease_ttl_s, without)
         await self.known.refresh(await self.tools())

@@ -12,7 +12,6 @@ import functools
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from looopy.agent.buffer import buffered_messages
 from looopy.agent.context import ContextView
 from looopy.agent.core import Core
 from looopy.agent.request import check_at_least_one, check_storable
@@ -60,6 +59,8 @@ class History:
         )
         if core.options.auto_save:
             return found
+        from looopy.agent.buffer import buffered_messages
+
         found += buffered_messages(core.buffer, after=after - known.saved_position)
         return found if limit is None else found[:limit]
 

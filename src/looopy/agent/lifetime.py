@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import logging
 
-from looopy.agent.buffer import abandon
 from looopy.agent.context import ContextView
 from looopy.agent.core import Core
 from looopy.agent.lifecycle import TRANSITIONS
@@ -145,6 +144,9 @@ class Lifetime:
             finally:
                 if core.known is not None:
                     await core.known.heads_read()
+                if core.known is not None and core.buffer:
+                    from looopy.agent.buffer import abandon  # not what an import pays for
+
                     await abandon(core.known, core.buffer)
                 self._forget()
 

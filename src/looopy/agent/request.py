@@ -7,10 +7,9 @@ import hashlib
 import json
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from looopy.agent.broadcast import Subscribers
-from looopy.agent.buffer import BufferedTurn
 from looopy.agent.context import ContextView
 from looopy.auth.sealing import KeyRing
 from looopy.errors import AccessDenied, ConfigurationError, ValueRefused, how_to_install
@@ -30,6 +29,9 @@ from looopy.types.message_json import message_to_json
 from looopy.types.result import TurnResult
 from looopy.types.state import PendingRequest
 from looopy.types.storable import check
+
+if TYPE_CHECKING:
+    from looopy.agent.buffer import BufferedTurn
 
 
 @quick
@@ -56,7 +58,7 @@ class TurnSetup:
     system_prompt: SystemPrompt
     keys: KeyRing
     auto_compact: bool
-    buffer: list[BufferedTurn] | None
+    buffer: "list[BufferedTurn] | None"
     subscribers: Subscribers
     ended: Callable[[], object]
     watch: Callable[[int, Any], Awaitable[TurnResult]]
