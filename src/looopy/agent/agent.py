@@ -463,13 +463,13 @@ class Agent:
             auth_context: The person who decides. It need not be the actor of the turn.
 
         Returns:
-            The stored event. If the same actor repeats the same answer, that of the first time.
+            The stored event. If the same actor repeats the same answer, the first event.
 
         Raises:
-            InputNotFound: No such request is pending; `AlreadyAnswered` if somebody has answered
+            InputNotFound: No such request is pending; `AlreadyAnswered` if it was answered
                 it, `InputExpired` if it has expired.
             ValueRefused: The request is not for an approval, or the answer does not fit it.
-            AgentStateError, AgentBusy, AccessDenied, StoreUnavailable: As `execute_turn`.
+            AgentStateError, AgentBusy, AccessDenied, StoreUnavailable: Same as `execute_turn`.
         """
         [decided] = await self._dispatcher.decide({request_id: answer}, auth_context)
         return decided
@@ -518,7 +518,7 @@ class Agent:
 
         Raises:
             AgentNotStarted: `start()` was not called.
-            ValueRefused: The query has no words or is too long, or *after* is no `next` of a page
+            ValueRefused: The query has no words or is too long, or *after* is not a page's `next`
                 of this query.
             StoreUnavailable: The store did not answer.
         """
@@ -534,16 +534,16 @@ class Agent:
         The durable events of the context: the stored ones, then new ones, from any process.
 
         Args:
-            after: Start behind this `seq`; 0 for the beginning, `None` for the head at the call:
+            after: Start after this `seq`; 0 for the beginning, `None` for the head at the call:
                 the follower yields every event that this agent makes after it.
 
         Raises:
-            ValueRefused: *after* is no number.
+            ValueRefused: *after* is not a number.
             ContextNotFound: While iterating: the context was deleted, or *after* is beyond its
                 head.
             CommitsLost: While iterating: the store went back, and has other events by now.
             StoreUnavailable: While iterating: the store did not answer. Nothing is lost: follow
-                again behind the last `seq`.
+                again after the last `seq`.
         """
         if after is not None:
             check_after(after)
@@ -565,7 +565,7 @@ class Agent:
         Raises:
             StoreConflict: Another process has changed the metadata, and `state` now has the new
                 values; or it has advanced the context, and the buffered turns are kept. If the
-                error has an `artifact_id`, somebody has changed that artifact since a buffered turn
+                error has an `artifact_id`, that artifact was changed since a buffered turn
                 did: save *without* it.
             AgentBusy: With `auto_save=False`, another process uses the context, or waits for it;
                 the buffered turns are kept: try again.
@@ -649,7 +649,7 @@ class Agent:
             limit: At most so many.
 
         Returns:
-            All messages that the model sees only through it, those of an earlier summary too; [] if
+            All messages that the model sees only through it, also an earlier summary's; [] if
             no summary counts.
 
         Raises:
@@ -661,15 +661,15 @@ class Agent:
         """
         Make a context that begins with this one's past and has a future of its own.
 
-        The past is copied: messages, turns and events up to *at*, whose numbers go on from there.
-        The new context has the owner, the metadata and the artifacts of that place. Its usage
+        The past is copied: messages, turns and events up to *at*, whose numbers continue there. The
+        new context has the owner, the metadata and the artifacts of that place. Its usage
         begins at zero, nothing is pending in it, and no idempotency key is known. What is done to
         one of the two later, also `clear()` and deletion, does not change the other.
 
         Args:
             new_context_id: The name of the new context; `Agent(new_context_id, ...)` continues it.
             at: The position of the last message to copy: the end of a turn, or 0. A position that
-                `rewind()` hides starts from what was said then. `None`: all of it; while a turn
+                `rewind()` hides starts from the messages of then. `None`: all of it; while a turn
                 runs, what came before that turn.
 
         Returns:
@@ -710,12 +710,12 @@ class Agent:
 
     async def undo_rewind(self) -> HistoryRewound:
         """
-        Show again what the newest `rewind()` hid, as long as nothing was said since.
+        Show again what the newest `rewind()` hid, as long as no message was added since.
 
         Raises:
             StoreConflict: The conversation has gone on: fork it instead.
             ValueRefused: Nothing is rewound.
-            AgentBusy, AgentStateError, ContextNotFound: As `rewind()`.
+            AgentBusy, AgentStateError, ContextNotFound: Same as `rewind()`.
         """
         return await self._history.undo_rewind()
 

@@ -141,7 +141,7 @@ class Broadcast:
         return self._done
 
     def watched(self) -> bool:
-        """True if somebody sees the events that are not kept."""
+        """True if a view sees the events that are not kept."""
         if self._readers or self._observers:
             return True
         return self.subscribers is not None and self.subscribers.present

@@ -48,7 +48,7 @@ class Dispatcher:
         output_type: Any,
         options: ModelOptions | Mapping[str, Any] | None,
     ) -> TurnStream[Any]:
-        """As `Agent.execute_turn`."""
+        """See `Agent.execute_turn`."""
         core = self._core
         try:
             asyncio.get_running_loop()
@@ -77,7 +77,7 @@ class Dispatcher:
         return self._begin(request, config, status)
 
     async def drop(self, turn: int, auth_context: AuthContext | None) -> None:
-        """As `HostPort.give_up`."""
+        """See `HostPort.give_up`."""
         request = self._without_model("execute_turn", auth_context)
         status = self._core.lifecycle.with_turn()
         await self._begin(replace(request, drops=turn), self._core.options.loop_config, status)
@@ -89,7 +89,7 @@ class Dispatcher:
         judged: Mapping[str, PendingRequest] | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> list[ApprovalDecided]:
-        """As `HostPort.decide`."""
+        """See `HostPort.decide`."""
         core = self._core
         known = core.require("decide", saving=True)
         request = self._without_model("decide", auth_context, answers, metadata)
@@ -128,7 +128,7 @@ class Dispatcher:
         await settle(known.stores.journal.ask_cancel(self._core.context_id, turn))
 
     async def cancel(self) -> None:
-        """As `Agent.cancel`."""
+        """See `Agent.cancel`."""
         core = self._core
         core.lifecycle.check_home("cancel")
         if core.turns.running is not None:

@@ -160,7 +160,7 @@ def _refuse_answers(
     decides: bool,
     judged: Mapping[str, PendingRequest] | None,
 ) -> None:
-    """Refuse the *inputs* that nobody but the actor of the turn may answer, or that moved on."""
+    """Refuse *inputs* that only the actor of the turn may answer, or whose request has changed."""
     for request in situation.state.pending:
         if request.request_id not in inputs:
             continue
@@ -174,7 +174,7 @@ def _refuse_answers(
         if request.kind is PendingKind.AUTH and actor_id is not None:
             raise AccessDenied(
                 f"the request {request.request_id!r} is for credentials of the actor of turn"
-                f" {request.turn}: nobody else can give them; nothing was stored"
+                f" {request.turn}: only that actor can give them; nothing was stored"
             )
 
 
@@ -190,7 +190,7 @@ def _say_instead(situation: Situation, said: UserMessage, late: Answered) -> Pla
 
 def drop_plan(situation: Situation, *, is_last: bool) -> Plan:
     """
-    The plan of a turn that drops all that waits, says nothing, and ends at once as `cancelled`.
+    The plan of a turn that drops all that waits, without a message, and ends as `cancelled`.
 
     Args:
         is_last: The turn whose questions it drops is the last one.
@@ -215,7 +215,7 @@ def drop_plan(situation: Situation, *, is_last: bool) -> Plan:
 
 
 def _dropped(situation: Situation, late: Answered) -> list[ToolResultMessage]:
-    """The results of the open calls, which nobody answers any more."""
+    """The results of the open calls, which can no longer be answered."""
     held = {one.tool_call_id: one for one in situation.state.held}
     expired = {answer[0].tool_call_id: answer for answer in late}
     return [
@@ -281,8 +281,8 @@ def _planned(
         return plan
     if state.pending:
         raise CannotContinue(
-            "this context is waiting for input: pass inputs={request_id: value}, or say something"
-            " else",
+            "this context is waiting for input: pass inputs={request_id: value}, or send another"
+            " message",
             status="waiting",
             action="continue",
         )
@@ -290,7 +290,7 @@ def _planned(
 
 
 def _unanswered_in_time(situation: Situation, inputs: Mapping[str, Any]) -> Answered:
-    """The requests for approval that have expired, as answers; not those of a tool's own."""
+    """The requests for approval that have expired, as answers; not a tool's own requests."""
     return [
         (request, dict(EXPIRED))
         for request in situation.state.pending
@@ -407,7 +407,7 @@ def _answer(
 def _denial(
     call: ToolCall, request: PendingRequest, value: Any, kept: HeldCall | None
 ) -> ToolResultMessage:
-    """The result of a call that nobody allowed."""
+    """The result of a call that was not allowed."""
     decision, late = decision_of(value), value == EXPIRED
     text = NOBODY_ANSWERED.format(_shown(request.expires_at)) if late else DENIED
     if kept is not None and kept.died:
@@ -443,7 +443,7 @@ def _edited(situation: Situation, answers: Answers) -> dict[str, HeldCall]:
 def _resume(
     situation: Situation, fresh: ContextState, run: Sequence[ToolCall], answers: Answers
 ) -> tuple[list[ToolCall], dict[str, Resumed], ContextState]:
-    """The calls to *run*, their answers, and *fresh* with those that a crash must not lose."""
+    """The calls to *run*, their answers, and *fresh* with answers that a crash must not lose."""
     held = _edited(situation, answers)
     told = {request.tool_call_id for request, _ in answers.given}
     resumed = {
@@ -479,7 +479,7 @@ def _continue(
         first = next(iter(order), None)
     if first is None and not open_calls and not can_continue(situation.history):
         raise CannotContinue(
-            "there is nothing to continue: the last turn was answered; say something instead",
+            "there is nothing to continue: the last turn was answered; send a message instead",
             status="ready",
             action="continue",
         )
@@ -567,7 +567,7 @@ def receive(
     redactor: Redactor | None,
 ) -> Answers:
     """
-    Read the answers *inputs* to the pending requests, together with those of *before*.
+    Read the answers *inputs* to the pending requests, together with *before*.
 
     Another context's agent may request credentials by way of this one; only that agent can decrypt
     them. Errors as `Agent.execute_turn`.
@@ -614,7 +614,7 @@ def receive(
 def _too_late(request: PendingRequest, resumed: Resumed) -> InputExpired:
     way_out = "a new message cancels it"
     if resumed.expires_by_itself(request):
-        way_out = "execute_turn(None) tells the model so, and a new message cancels the call"
+        way_out = "execute_turn(None) reports that to the model, and a new message cancels the call"
     return InputExpired(
         f"the request {request.request_id!r} expired at {_shown(request.expires_at)}, before this"
         f" answer: nothing was stored; {way_out}",
@@ -646,7 +646,7 @@ def refuse_in_part(answers: Answers) -> None:
             raise refused(
                 request,
                 (),
-                "credentials that are not encrypted are kept by nobody: answer the other requests"
+                "credentials that are not encrypted are not kept: answer the other requests"
                 " before, or together with this one",
             )
 

@@ -74,7 +74,7 @@ class Queues:
         return await settle(stores.journal.withdraw(self._core.context_id, kind, actor_id=actor_id))
 
     async def any_of(self, auth_context: AuthContext | None) -> bool:
-        """As `Agent.has_queued_messages`."""
+        """See `Agent.has_queued_messages`."""
         stores = self._core.require("has_queued_messages").stores
         actor_id = _actor_of(auth_context, stores)
         _, entries = await stores.journal.inbox(self._core.context_id)

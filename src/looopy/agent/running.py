@@ -73,7 +73,7 @@ class RunningTurn:
         self.token.cancel()
 
     def leave(self) -> None:
-        """Count as dead: whoever finds the turn next ends it, and this process writes no more."""
+        """Count as dead: the next process that finds the turn ends it; this one writes no more."""
         self._owner.retire()
 
     def seen_by(self, request: TurnRequest) -> tuple[Broadcast, Callable[[], object]]:

@@ -124,7 +124,7 @@ class Turns:
             await asyncio.wait(set(self._views))
 
     def leave(self) -> None:
-        """Count as dead from now on, so that anybody may end the turns as `interrupted`."""
+        """Count as dead from now on, so that any process may end the turns as `interrupted`."""
         self._left = True
         for turn in self._queue:
             turn.leave()

@@ -6,7 +6,7 @@ A client of the HTTP API: `looopy chat` and `looopy contexts` use it against a s
         async for event in client.events("trip", after=0):
             ...
 
-A connection that breaks is made again. `events` continues behind the last `seq` that it has seen,
+A connection that breaks is made again. `events` continues after the last `seq` that it has seen,
 so each durable event comes exactly once, from any process of the server. A request that may be
 repeated is repeated; `begin_turn` always sends a key, so it begins one turn however often it is
 sent. It needs the extra `client`.
@@ -54,7 +54,7 @@ if TYPE_CHECKING:  # they import the agents, which a client does without
     )
 
 _CONNECT_S: Final = 10.0
-_ANSWER_S: Final = 90.0  # a turn may wait in line for the one that runs
+_ANSWER_S: Final = 90.0  # a turn may wait in the queue for the one that runs
 _SILENCE_S: Final = 60.0  # a living server sends a comment every 15 seconds
 _FIRST_PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 2.0
@@ -65,7 +65,7 @@ _LOCAL: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
 class RequestRefused(LooopyError):
-    """The server refused a request for a reason that is no error of the library."""
+    """The server refused a request for a reason that is not an error of the library."""
 
     status: int = 400
     code: str = "invalid_request"
@@ -177,12 +177,12 @@ class Client:
         return cast("Context", await self._ask("GET", _path(context_id)))
 
     async def turns(self, context_id: str, *, after: int = 0) -> AsyncIterator[Turn]:
-        """The turns behind turn *after*, the oldest first."""
+        """The turns after turn *after*, the oldest first."""
         async for item in self._items(f"{_path(context_id)}/turns", after):
             yield cast("Turn", item)
 
     async def messages(self, context_id: str, *, after: int = 0) -> AsyncIterator[PlacedMessage]:
-        """The messages behind the position *after*, the oldest first."""
+        """The messages after the position *after*, the oldest first."""
         async for item in self._items(f"{_path(context_id)}/messages", after):
             yield cast("PlacedMessage", item)
 
@@ -202,7 +202,7 @@ class Client:
         that its text comes again from its beginning. Close the generator to leave.
 
         Args:
-            after: Start behind this `seq`; 0 for the beginning, `None` for the head.
+            after: Start after this `seq`; 0 for the beginning, `None` for the head.
 
         Raises:
             ContextNotFound: The caller has no such context, or it was deleted.
@@ -252,7 +252,7 @@ class Client:
 
         Raises:
             AgentBusy: A turn runs.
-            LooopyError: As `Agent.execute_turn` raises.
+            LooopyError: Same as `Agent.execute_turn`.
             ServerUnavailable: The server was away for `patience_s`.
         """
         answers = None if inputs is None else {k: answer_to_json(v) for k, v in inputs.items()}
@@ -272,7 +272,7 @@ class Client:
         self, context_id: str, request_id: str, answer: bool | Approve | Deny
     ) -> ApprovalDecided:
         """
-        Decide a call that waits for approval, in a context of the caller or of somebody else.
+        Decide a call that waits for approval, in a context of the caller or of another person.
 
         The call waits for its own actor, as after `Agent.decide`, whose errors this raises.
         """

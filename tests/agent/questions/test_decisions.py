@@ -416,7 +416,7 @@ async def test_an_expired_approval_of_an_inner_agent_says_so(make_agent, stores)
     await agent.shutdown()
     await too_late([request])
     agent = await make_agent([text("done")], tools=[banker(bank)], stores=stores)
-    with pytest.raises(InputExpired, match=r"execute_turn\(None\) tells the model so"):
+    with pytest.raises(InputExpired, match=r"execute_turn\(None\) reports that to the model"):
         await agent.execute_turn(None, BOSS, inputs={request.request_id: True})
     result = await agent.execute_turn(None, BOSS)
     assert (result.outcome, result.text, bank.paid) == (Outcome.COMPLETED, "done", [])

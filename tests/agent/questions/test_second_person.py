@@ -212,7 +212,7 @@ async def test_a_credential_of_somebody_else_is_refused(make_agent, stores):
     agent = await make_agent([tool_call("push"), text("ok")], tools=[push], stores=stores)
     [request] = (await agent.execute_turn("push", ADA)).pending
     answer = encrypt_credential("boss's-own-token", request.auth)
-    with pytest.raises(AccessDenied, match="nobody else can give them"):
+    with pytest.raises(AccessDenied, match="only that actor can give them"):
         await agent.execute_turn(None, BOSS, inputs={request.request_id: answer})
     with pytest.raises(ValueRefused, match="asks for no decision"):
         await agent.decide(request.request_id, Approve(), BOSS)
