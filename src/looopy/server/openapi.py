@@ -66,7 +66,9 @@ class Operation(NamedTuple):
     Attributes:
         handler: Its docstring is the summary, and the description.
         answer: The type of the JSON of the answer, or `Media`; by default what the handler returns.
-        body: The shape of the body, or `None`.
+        body: The shape of the body, which is checked by it; `None`: it takes none.
+        query: The parameters of the query, which are checked by it.
+        headers: The headers that the handler reads itself.
         others: Answers of other statuses, as *answer*, or sentences.
     """
 
@@ -174,7 +176,6 @@ class _Schemas:
     def _named(self, kind: Any, parts: tuple[Any, ...], *, closed: bool) -> Json:
         name = "".join(part.__name__ for part in parts[:1]) + kind.__name__
         if name not in self.named:
-            self.named[name] = {}  # the places of both are known to a shape that holds itself
             bound = dict(zip(getattr(kind, "__parameters__", ()), parts, strict=True))
             shape = get_type_hints(kind, include_extras=True)
             for field, one in shape.items():
