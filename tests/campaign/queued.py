@@ -35,7 +35,7 @@ def _agent(url: str, ledger: Ledger) -> Agent:
             await speak(said)
             ledger.note("acknowledged", said)
             if number == 0:
-                ledger.note("cleared", said, str(await agent.clear_follow_up_queue()))
+                ledger.note("cleared", said, str(await agent.clear_queue("follow_up")))
         return "heard"
 
     @tool(effects="none")

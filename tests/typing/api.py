@@ -203,7 +203,7 @@ async def a_service(url: str, token: str) -> None:
             show(event)
         result = await turn
         assert_type(result, TurnResult)
-        assert_type(await agent.clear_all_queues(), int)
+        assert_type(await agent.clear_queue(), int)
         assert_type(await agent.has_queued_messages(), bool)
         assert_type(await agent.get_messages(after=2, limit=10), list[Message])
         assert_type(await agent.get_artifacts(), list[Artifact])

@@ -401,11 +401,16 @@ class Agent:
             key=idempotency_key,
         )
 
-    async def clear_steering_queue(self, auth_context: AuthContext | None = None) -> int:
+    async def clear_queue(
+        self,
+        kind: Literal["steer", "follow_up"] | None = None,
+        auth_context: AuthContext | None = None,
+    ) -> int:
         """
-        Remove the messages of `steer()` that no turn has taken, in any process.
+        Remove the messages that no turn has taken, in any process.
 
         Args:
+            kind: Those of `steer()` or of `follow_up()`; `None`: both.
             auth_context: The messages of its actor are removed.
 
         Returns:
@@ -413,18 +418,10 @@ class Agent:
 
         Raises:
             AgentNotStarted: `start()` was not called.
+            ValueRefused: *kind* has another value.
             StoreUnavailable: The store did not answer.
         """
-        return await self._queues.withdraw("clear_steering_queue", EntryKind.STEER, auth_context)
-
-    async def clear_follow_up_queue(self, auth_context: AuthContext | None = None) -> int:
-        """Remove the messages of `follow_up()` that no turn took, as `clear_steering_queue()`."""
-        kind = EntryKind.FOLLOW_UP
-        return await self._queues.withdraw("clear_follow_up_queue", kind, auth_context)
-
-    async def clear_all_queues(self, auth_context: AuthContext | None = None) -> int:
-        """Remove the messages of both queues that no turn took, as `clear_steering_queue()`."""
-        return await self._queues.withdraw("clear_all_queues", None, auth_context)
+        return await self._queues.withdraw(kind, auth_context)
 
     async def has_queued_messages(self, auth_context: AuthContext | None = None) -> bool:
         """

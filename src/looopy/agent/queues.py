@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from looopy.agent.core import Core
 from looopy.agent.request import check_auth_context, input_hash
-from looopy.errors import IdempotencyConflict, TurnMismatch
+from looopy.errors import IdempotencyConflict, TurnMismatch, ValueRefused
 from looopy.loop.incoming import as_user_message
 from looopy.stores.bundle import Stores
 from looopy.stores.records import EntryKind
 from looopy.stores.shield import settle
 from looopy.types.context import AuthContext
 from looopy.types.message import UserMessage
+
+_KINDS: Final = {None: None, "steer": EntryKind.STEER, "follow_up": EntryKind.FOLLOW_UP}
 
 
 class Queues:
@@ -65,13 +67,16 @@ class Queues:
         """The turn that took the message, or the request, named *key*, and the input's hash."""
         return await stores.journal.turn_of_key(self._core.context_id, key)
 
-    async def withdraw(
-        self, action: str, kind: EntryKind | None, auth_context: AuthContext | None
-    ) -> int:
-        """Remove the messages of a *kind*, or of each; the number of them."""
-        stores = self._core.require(action, saving=True).stores
+    async def withdraw(self, kind: str | None, auth_context: AuthContext | None) -> int:
+        """As `Agent.clear_queue`."""
+        stores = self._core.require("clear_queue", saving=True).stores
+        if not (kind is None or (isinstance(kind, str) and kind in _KINDS)):
+            raise ValueRefused(f"kind is 'steer', 'follow_up' or None, not {kind!r}", path="/kind")
         actor_id = _actor_of(auth_context, stores)
-        return await settle(stores.journal.withdraw(self._core.context_id, kind, actor_id=actor_id))
+        withdrawing = stores.journal.withdraw(
+            self._core.context_id, _KINDS[kind], actor_id=actor_id
+        )
+        return await settle(withdrawing)
 
     async def any_of(self, auth_context: AuthContext | None) -> bool:
         """See `Agent.has_queued_messages`."""

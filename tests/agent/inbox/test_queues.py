@@ -6,7 +6,7 @@ import pytest
 from tests.agent.kit import Gate, assert_whole, collect, types
 
 from looopy import AuthContext, LoopConfig
-from looopy.errors import AgentNotStarted, AgentStateError, CannotContinue
+from looopy.errors import AgentNotStarted, AgentStateError, CannotContinue, ValueRefused
 from looopy.stores.records import Commit, EntryKind
 from looopy.testing import ScriptedProvider, text, tool_call
 from looopy.testing.faults import SpyStores
@@ -30,14 +30,14 @@ async def test_each_queue_is_cleared_by_itself_or_both(make_agent, stores):
         await agent.steer(f"s{number}")
         await agent.follow_up(f"f{number}")
     assert await aside.has_queued_messages()
-    assert await aside.clear_steering_queue() == 2
-    assert await aside.clear_steering_queue() == 0
+    assert await aside.clear_queue("steer") == 2
+    assert await aside.clear_queue("steer") == 0
     assert await agent.has_queued_messages()
-    assert await agent.clear_follow_up_queue() == 2
+    assert await agent.clear_queue("follow_up") == 2
     assert not await aside.has_queued_messages()
     await agent.steer("s")
     await agent.follow_up("f")
-    assert await agent.clear_all_queues() == 2
+    assert await agent.clear_queue() == 2
     with pytest.raises(CannotContinue):
         await agent.execute_turn(None)
     await agent.steer("this one")
@@ -51,9 +51,9 @@ async def test_an_actor_clears_what_is_their_own(make_agent, stores):
     agent = await make_agent(stores=stores)
     await agent.steer("nobody's")
     await agent.steer("ada's", ADA)
-    assert await agent.clear_all_queues(AuthContext("bob")) == 0
+    assert await agent.clear_queue(None, AuthContext("bob")) == 0
     assert not await agent.has_queued_messages(AuthContext("bob"))
-    assert await agent.clear_all_queues(ADA) == 1
+    assert await agent.clear_queue(None, ADA) == 1
     assert await agent.has_queued_messages()
     assert not await agent.has_queued_messages(ADA)
 
@@ -69,7 +69,7 @@ async def test_what_a_running_turn_has_not_said_is_cleared(make_agent, stores):
     await agent.steer("first")
     stream = agent.execute_turn("go")
     await gate.entered.wait()
-    assert await aside.clear_all_queues() == 1
+    assert await aside.clear_queue() == 1
     await aside.follow_up("instead")
     gate.open.set()
     await stream
@@ -102,7 +102,7 @@ async def test_what_is_cleared_at_the_commit_that_says_it_is_not_said(make_agent
 
     async def clear(name, commit) -> None:
         if isinstance(commit, Commit) and commit.delivered and not cleared:
-            cleared.append(await aside.clear_steering_queue())
+            cleared.append(await aside.clear_queue("steer"))
 
     spy.hook = clear
     gate.open.set()
@@ -130,7 +130,7 @@ async def test_a_turn_that_went_on_for_what_is_cleared_ends_without_asking_the_m
         if isinstance(commit.events[-1], TurnEnd) and not cleared:
             await aside.follow_up("and?")
         if commit.delivered:
-            cleared.append(await aside.clear_follow_up_queue())
+            cleared.append(await aside.clear_queue("follow_up"))
 
     cleared = []
     spy.hook = meddle
@@ -177,11 +177,20 @@ async def test_what_is_said_anew_after_clearing_is_heard(make_agent, stores):
 async def test_misuse_is_named(make_agent, stores):
     """Not started, or kept in memory alone."""
     agent = await make_agent(stores=stores, start=False)
-    clears = (agent.clear_steering_queue, agent.clear_follow_up_queue, agent.clear_all_queues)
-    for ask in (*clears, agent.has_queued_messages):
+    for ask in (agent.clear_queue, agent.has_queued_messages):
         with pytest.raises(AgentNotStarted):
             await ask()
     buffered = await make_agent(context_id="eve", stores=stores, auto_save=False)
     with pytest.raises(AgentStateError):
-        await buffered.clear_all_queues()
+        await buffered.clear_queue()
     assert not await buffered.has_queued_messages()
+
+
+async def test_clear_queue_refuses_another_kind(make_agent, stores):
+    """A text that names neither queue removes nothing."""
+    agent = await make_agent(stores=stores)
+    await agent.steer("s")
+    for kind in ("steering", "STEER", "", 0, []):
+        with pytest.raises(ValueRefused, match="kind is 'steer', 'follow_up' or None"):
+            await agent.clear_queue(kind)
+    assert await agent.clear_queue() == 1

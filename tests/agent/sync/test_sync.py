@@ -49,9 +49,9 @@ def test_a_script_runs_turns(store_url):
         agent.cancel()
         agent.steer("never mind")
         agent.follow_up("later")
-        assert agent.clear_steering_queue() == 1
+        assert agent.clear_queue("steer") == 1
         assert agent.has_queued_messages()
-        assert (agent.clear_follow_up_queue(), agent.clear_all_queues()) == (1, 0)
+        assert (agent.clear_queue("follow_up"), agent.clear_queue()) == (1, 0)
         assert agent.get_artifacts() == []
         agent.clear()
         assert agent.get_messages() == []

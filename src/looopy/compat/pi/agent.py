@@ -459,10 +459,7 @@ class Agent:
         await post(message, auth_context or self._auth)
 
     async def _drop(self, kind: Kind) -> None:
-        clear = self.looopy.clear_follow_up_queue
-        if kind == "steering":
-            clear = self.looopy.clear_steering_queue
-        await clear(self._auth)
+        await self.looopy.clear_queue("steer" if kind == "steering" else "follow_up", self._auth)
 
     def _receive(self, event: ours.AgentEvent) -> None:
         translator = self._translator
