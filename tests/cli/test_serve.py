@@ -132,6 +132,7 @@ def test_the_end_waits_for_a_turn_or_cuts_it(serving, tmp_path):
             for _, name, _ in frames(stream):
                 if name == "tool_execution_start":
                     process.send_signal(signal.SIGTERM)
+                    break  # nobody waits for a stream that is cut: it may lack its end
         assert process.wait() == 1
     (tmp_path / "go").touch()
     with serving("--push", "*") as (process, client):
