@@ -10,6 +10,7 @@ import signal
 import socket
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from contextvars import copy_context
 from dataclasses import fields
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -156,7 +157,7 @@ async def _run(app: Starlette, agents: AgentHost, listening: socket.socket, file
 
     from looopy.server.gate.connections import ServerConfig
 
-    loop = asyncio.get_running_loop()
+    loop, context = asyncio.get_running_loop(), copy_context()
 
     class Server(uvicorn.Server):
         """
@@ -171,7 +172,8 @@ async def _run(app: Starlette, agents: AgentHost, listening: socket.socket, file
 
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 - the base's
             """Take a signal."""
-            loop.call_soon_threadsafe(self.end, sig)
+            # A signal interrupts any task, perhaps a tool; the end is no part of its call.
+            loop.call_soon_threadsafe(self.end, sig, context=context)
 
         def end(self, sig: int) -> None:
             """Begin to end, or end at once."""
