@@ -18,6 +18,8 @@ KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
 @contextlib.contextmanager
 def serving() -> Iterator[str]:
     """The endpoint of a server that is up."""
+    # The client of buckets is not made without any certificate; see `ground.trust_nobody`.
+    none = os.environ.pop("SSL_CERT_DIR", None)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
@@ -34,6 +36,8 @@ def serving() -> Iterator[str]:
     finally:
         server.terminate()
         server.wait()
+        if none is not None:
+            os.environ["SSL_CERT_DIR"] = none
 
 
 def new_bucket(endpoint: str, name: str) -> str:

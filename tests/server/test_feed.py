@@ -216,13 +216,12 @@ class _Source:
         self.show = callback
         return lambda: None
 
-    async def _follow(
-        self, _known: str, _after: int, _seen: Callable[[], int]
-    ) -> AsyncIterator[AgentEvent]:
+    async def events_besides(self, _seen: Callable[[], int]) -> AsyncIterator[AgentEvent]:
         while True:
             yield await self.log.get()
 
-    _require = str
+    def __host_port__(self) -> _Source:
+        return self
 
 
 def _end(seq: int) -> AgentEvent:

@@ -15,11 +15,11 @@ is stored. Any other process may own the context at any time. The room may impor
   turn from its claim to its end), `claim` (take the context), `plan` (what the turn begins with),
   `commit` (store a group, then show it), `result`.
 - Ownership: `lease` (renew a claim; judge if another owner's lease has run out), `wait_queue` (wait
-  for a busy context).
+  for a busy context, and keep the place).
 - After a crash: `context` (load what is stored; find a dead turn), `dead_turns` (end that turn;
   decide which of its tool calls may run again).
 - Watching: `broadcast` (one turn, many views), `stream` (`TurnStream`), `events` (follow the log).
-- Money: `ledger` (what the owner and the tenant of a turn may spend in a day or month).
+- Money: `ledger` (reserves what a call may use from the day and month of owner and tenant).
 - For hosts: `hosted` (the port of an agent for an `AgentHost`, its protocols and a replay).
 - Beside a turn: `inbox` (messages and cancel requests from any process, for the running turn),
   `compact`, `artifacts` (the writer that tools use), `buffer` (`auto_save=False`), `state` (counts,

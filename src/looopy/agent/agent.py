@@ -761,6 +761,9 @@ class Agent:
             on_busy="wait",  # an earlier run of the same call may be about to end
             agent_name=self.agent_name,
             auth_key=None,
+            message_store=None,  # *where* has the three, open
+            artifact_store=None,
+            state_store=None,
         )
         made._core.keys = core.keys
         return made

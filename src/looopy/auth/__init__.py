@@ -2,7 +2,8 @@
 Secrets: keep them out of what a turn stores and shows, and let a tool ask a person for one.
 
 - `redaction` replaces every credential of a turn by `[redacted]` in results, events, errors and
-  logs, before they are committed; `secret_forms` lists the encodings to search for.
+  logs, before they are committed, also where two pieces of a stream meet; `secret_forms`
+  lists the encodings to search for.
 - `sealing` encrypts a person's answer to a key made for one request, and an application's own
   secrets for its database; `pkce` helps with an OAuth sign-in. A tool asks with
   `context.ask(..., auth=AuthRequest(...))`, and the user's side answers with `encrypt_credential`.

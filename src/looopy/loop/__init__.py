@@ -9,8 +9,8 @@ tools and messages; it knows no store, process or lease. It may import `history`
 - Algorithm: `turn`, `iteration` (one model call and its tools), `model_call`, `tool_calls`,
   `tool_tasks` (calls that run now, one after another or in parallel).
 - State: `parts` (the turn as it runs), of `given` (what the caller hands over), `progress` (what
-  has happened so far) and `outgoing` (events and groups); `guards` (budgets and limits).
-- Models and their servers: `metered` (a provider whose calls accounts pay for), `server_tools`
+  has happened so far) and `outgoing` (events and groups); `guards` (limits of a turn).
+- Models and their servers: `metered` (asks the accounts before each call), `server_tools`
   (events about tools that a server runs), `strict_tools` (tools whose schemas it enforces).
 - Input: `incoming` (messages during the turn), `prompts` (the system prompt).
 - Output: `output` (a typed answer), `storable` (repairs what a model sent).

@@ -6,8 +6,8 @@ process stops. The protocols are thin layers above it. The room may import every
 `compat`, `sync` and `cli`; host and feed need no web framework.
 
 - Agents: `host` (one live agent per context), `feed` (the events of one context, stored and
-  passing, for any number of readers), `deciding` (approvals that another person than the owner may
-  decide).
+  passing, for any number of readers), `deciding` (`may_answer`: approvals that another person than
+  the owner may decide).
 - HTTP: `app` (the ASGI application), `api` (its paths, in one table), `app_context` (what they
   share), `models` (the JSON objects of requests and answers), `items` (makes them of records),
   `openapi` (describes table and models), `sse` (event streams), `download` (artifacts), `problems`

@@ -8,7 +8,8 @@ Exports: the names in `__all__`, above all `open_stores` and `Stores`.
 
 - Contract: `base` (the protocols), `records` and `requests` (their arguments and results), `rules`
   (checks and refusals that all backends share).
-- Opening: `opening` (a URL becomes stores), `bundle` (the stores of one tenant as one object).
+- Opening: `opening` (a URL becomes stores), `bundle` (`Stores`: the stores of one tenant as
+  one object).
 - Artifacts: `artifacts/` (content above the rows), `blobs/` (storage of their large parts).
 - Whole contexts: `contexts/` (list, search, erase, fork, spend), `archive/` (as one file, in and
   out).

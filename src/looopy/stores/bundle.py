@@ -82,7 +82,7 @@ class Stores:
         self.artifacts = artifacts
         self.state = state
         self.journal = journal or _common_journal(messages, artifacts, state)
-        _check_together(self.journal, messages=messages, artifacts=artifacts, state=state)
+        _check_together(self.journal, messages=messages, artifacts=artifacts)
         self._contexts = contexts
         self._spending: Spending | None = None
         self.tenant = tenant
@@ -114,7 +114,7 @@ class Stores:
                 journal: forks, and listing and searching contexts.
         """
         # By name: these stores are `Stores` themselves, and most agents need none of them.
-        plain = importlib.import_module("looopy.stores.plain.stores")
+        plain = importlib.import_module("looopy.stores.plain.composed")
         made: Stores = plain.composed(messages, artifacts, state, tenant=tenant)
         return made
 

@@ -9,5 +9,6 @@ imports only `stores`, `stores.rows`, `types` and `errors`.
   and copies).
 - Families: `lineage` (where a fork or a rewind cuts a history), `sub_contexts` (contexts of agents
   that work for a call), `families` (both, in the order in which they may be erased).
-- `erasing`: the steps of an erasure. `spending`: budgets of a day and a month.
+- `erasing`: the steps of an erasure. `spending`: budgets of a day and a month,
+  and the check that refuses a call.
 """

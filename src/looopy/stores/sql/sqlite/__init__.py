@@ -8,7 +8,7 @@ to its head.
 
 - `driver`: runs operations on the threads of its connections, and commits waiting writes together.
 - `connection`: opens a file, sets its options, and translates its errors.
-- `reserve`: keeps the space that removals need on a full disk, and `room` removes in little space.
+- `room`: a removal on a full disk frees the space that `reserve` keeps, and deletes in small steps.
 - `gaps`: overwrites what SQLite leaves in pages beside their rows, after something was deleted.
 - `statements`: replacements for `stores.sql.statements`, because rows are under a number.
 - `schema`: makes an empty file's schema from `fresh.sql`, without alembic. `migrate` changes the
