@@ -217,7 +217,13 @@ def _schema(text: Any) -> Mapping[str, Any] | None:
     """The JSON Schema of `text.format`."""
     if text is None:
         return None
-    chosen = text.get("format") if isinstance(text, dict) else None
+    if not isinstance(text, dict):
+        raise _refused("/text", "text takes a format")
+    if text.get("verbosity") not in (None, "medium"):
+        raise _refused("/text/verbosity", "verbosity is not supported here: leave it out")
+    chosen = text.get("format")
+    if chosen is None:
+        return None
     if not isinstance(chosen, dict):
         raise _refused("/text/format", "text takes a format")
     if chosen.get("type") == "text":
