@@ -297,6 +297,8 @@ class Seen(SpanProcessor):
 async def test_the_spans_of_a_turn_go_with_it(kept):
     """They wait for no garbage collection, which costs more than the spans do."""
     kept.tracers.add_span_processor(seen := Seen())
+    # The event loop keeps a cancelled timer, and its context, while an earlier one lives.
+    alive = asyncio.get_running_loop().call_later(1, print)
     gc.disable()
     try:
         model = ScriptedProvider([tool_call("add", a=1, b=2), text("3"), text("4")])
@@ -307,6 +309,7 @@ async def test_the_spans_of_a_turn_go_with_it(kept):
         assert [span() for span in first] == [None] * 4
     finally:
         gc.enable()
+        alive.cancel()
 
 
 def test_measurements_wait_for_a_collection_but_not_in_any_number(kept):

@@ -226,10 +226,13 @@ class _Attempt:
         if isinstance(arguments, Answer):
             return arguments
         self.ran = True
-        limit = asyncio.timeout(timeout_s)
+        limit = asyncio.timeout(None)
         watch = self._watch(tool, timeout_s)
         try:
             async with limit:
+                if timeout_s is not None:  # in a context of its own, as `_watch`
+                    due = asyncio.get_running_loop().time() + timeout_s
+                    Context().run(limit.reschedule, due)
                 returned = await execute(tool, arguments, context, limit)
         except Exception as error:
             if not limit.expired():  # else it is our timeout, or what the tool made of it

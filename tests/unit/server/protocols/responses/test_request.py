@@ -139,7 +139,7 @@ def test_the_options_of_the_api_are_those_of_a_turn():
         ({**BASE, "metadata": {"a": 1}}, "/metadata"),
         ({**BASE, "tool_choice": {"type": "hosted"}}, "/tool_choice/type"),
         ({**BASE, "tool_choice": 3}, "/tool_choice"),
-        ({**BASE, "text": {}}, "/text/format"),
+        ({**BASE, "text": {"format": "text"}}, "/text/format"),
         ({**BASE, "text": {"format": {"type": "json_schema"}}}, "/text/format/schema"),
         ({**BASE, "reasoning": 3}, "/reasoning"),
         ({**BASE, "reasoning": {"effort": "enormous"}}, ""),
