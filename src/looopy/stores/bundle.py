@@ -113,7 +113,8 @@ class Stores:
             ConfigurationError: A store lacks a method that it needs. So does later whatever needs a
                 journal: forks, and listing and searching contexts.
         """
-        # By name: these stores are `Stores` themselves, and most agents need none of them.
+        # By name, because this is a circle: those stores are `Stores` themselves. The check of
+        # imports does not see it.
         plain = importlib.import_module("looopy.stores.plain.composed")
         made: Stores = plain.composed(messages, artifacts, state, tenant=tenant)
         return made

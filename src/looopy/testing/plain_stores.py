@@ -51,7 +51,7 @@ async def _called(store: object, name: str, *args: Any, **options: Any) -> Any:
 
 
 class PlainMessageStoreContract:
-    """What an agent needs of a message store."""
+    """The behaviour that an agent needs of a message store."""
 
     async def _append(self, store: Any, context_id: str, position: int, *messages: Any) -> None:
         takes = "position" in inspect.signature(store.append).parameters
@@ -98,7 +98,7 @@ class PlainMessageStoreContract:
 
 
 class PlainArtifactStoreContract:
-    """What an agent needs of an artifact store."""
+    """The behaviour that an agent needs of an artifact store."""
 
     @pytest.mark.asyncio
     async def test_content_comes_back_and_is_replaced(self, store: Any) -> None:
@@ -115,7 +115,7 @@ class PlainArtifactStoreContract:
 
 
 class PlainStateStoreContract:
-    """What an agent needs of a state store."""
+    """The behaviour that an agent needs of a state store."""
 
     @pytest.mark.asyncio
     async def test_a_document_comes_back_and_is_replaced(self, store: Any) -> None:
@@ -138,7 +138,7 @@ class PlainStateStoreContract:
 
     @pytest.mark.asyncio
     async def test_one_of_several_that_compare_wins(self, store: Any) -> None:
-        """Whether there is a document or none; the others write nothing."""
+        """With a document or without one; the others write nothing."""
         if not hasattr(store, "compare_and_set"):
             pytest.skip("the store has no `compare_and_set`")
         for revision in (0, 1, 2):

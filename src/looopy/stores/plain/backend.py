@@ -109,7 +109,7 @@ class Overtaken(Exception):
 
 @dataclass(slots=True)
 class _Kept:
-    """What the stores have of a context in memory."""
+    """The state of the stores that a context in memory stands for."""
 
     revision: int = 0
     stamp: str = ""
@@ -592,7 +592,7 @@ def _usable(context_id: object) -> bool:
 
 
 def _facts(context: StoredContext, head: Mapping[str, Any]) -> dict[str, Any]:
-    """What a step may change, with times by the clock of this process, which does not jump."""
+    """All that a step may change; times are by the clock of this process, which never jumps."""
     places = [(ticket, one.holder, one.alive_until) for ticket, one in context.places.items()]
     return {**head, "lease_until": context.lease_until, "places": places}
 

@@ -48,7 +48,7 @@ def resolve_name(name: str, known: Collection[str]) -> str | None:
 
 class CallRules:
     """
-    What all calls of an iteration have in common.
+    Limits and names that all calls of an iteration share.
 
     Attributes:
         default_timeout_s: Seconds, for a tool that sets none; `None`: no limit.
