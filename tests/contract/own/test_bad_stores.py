@@ -12,6 +12,7 @@ from tests.own_stores import Contents, Documents, JsonLines, Table
 from looopy import Agent
 from looopy.errors import ConfigurationError, StoreUnavailable
 from looopy.stores.bundle import Stores
+from looopy.stores.plain.backend import Documents as InProcess
 from looopy.testing import ScriptedProvider, text
 from looopy.types.message import UserMessage
 
@@ -203,3 +204,21 @@ async def test_messages_that_were_there_before_are_the_past_of_a_context(tmp_pat
     async with Stores.of(table, state=Documents(tmp_path / "state")) as stores:
         assert await talk(stores, "now") == ["3 messages"]
     assert len(table.list("c")) == 4
+
+
+async def test_a_step_that_another_process_overtook_is_taken_again():
+    """A message to the inbox, for instance, comes between the look of a commit and its write."""
+
+    class Busy(InProcess):
+        writes = 0
+
+        async def compare_and_set(self, key, document, revision):
+            self.writes += 1
+            if self.writes == 2:
+                head = await self.load(key)
+                await self.save(key, {**head, "revision": revision + 1, "stamp": "another"})
+            return await super().compare_and_set(key, document, revision)
+
+    async with Stores.of(messages := Lists(), state=Busy()) as stores:
+        assert await talk(stores, "a", "b") == ["1 messages", "3 messages"]
+    assert len(messages.rows["c"]) == 4
