@@ -43,15 +43,19 @@ async def _measure(url: str, blobs: str | None, mib: int) -> float:
             await artifacts.append("bench", "large", piece_of(number))
         done = await artifacts.complete("bench", "large")
         written = peak_mib()
-        print(f"in:  {time.perf_counter() - began:.1f} s, {time.process_time() - cpu:.1f} s of CPU,"
-              f" {written - before:.0f} MiB more memory at its peak")
+        print(
+            f"in:  {time.perf_counter() - began:.1f} s, {time.process_time() - cpu:.1f} s of CPU,"
+            f" {written - before:.0f} MiB more memory at its peak"
+        )
         began, cpu = time.perf_counter(), time.process_time()
         digest, size = hashlib.sha256(), 0
         async for piece in artifacts.stream("bench", "large"):
             digest.update(piece)
             size += len(piece)
-        print(f"out: {time.perf_counter() - began:.1f} s, {time.process_time() - cpu:.1f} s of CPU,"
-              f" {peak_mib() - before:.0f} MiB more memory at its peak")
+        print(
+            f"out: {time.perf_counter() - began:.1f} s, {time.process_time() - cpu:.1f} s of CPU,"
+            f" {peak_mib() - before:.0f} MiB more memory at its peak"
+        )
         if (digest.hexdigest(), size) != (done.sha256, mib * PIECE):
             raise SystemExit("what came out is not what went in")
         return peak_mib() - before

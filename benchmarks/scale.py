@@ -107,9 +107,7 @@ def _columns(database: sqlite3.Connection, table: str, *, but: str) -> list[str]
     return [name for name in names if name != but]
 
 
-async def many_contexts(
-    folder: str, count: int, few: int = 1000, rounds: int = 150
-) -> Figures:
+async def many_contexts(folder: str, count: int, few: int = 1000, rounds: int = 150) -> Figures:
     """CPU and wall of opening a context and of a turn, in a full database over a small one."""
     subjects = {}
     for size in (few, count):

@@ -23,7 +23,8 @@ async def whoami(context: ToolContext) -> str:
 
 
 model = os.environ.get("LOOOPY_MODEL") or ScriptedProvider(
-    lambda r: tool_call("whoami") if r.messages[-1].role == "user" else text(r.messages[-1].text))
+    lambda r: tool_call("whoami") if r.messages[-1].role == "user" else text(r.messages[-1].text)
+)
 
 
 @asynccontextmanager

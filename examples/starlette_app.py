@@ -16,7 +16,8 @@ from looopy.testing import ScriptedProvider, text, tool_call
 
 SESSIONS = {"key-of-ada": ("ada", "acme"), "key-of-bob": ("bob", "acme")}  # yours, from anywhere
 model = os.environ.get("LOOOPY_MODEL") or ScriptedProvider(
-    lambda r: tool_call("whoami") if r.messages[-1].role == "user" else text(r.messages[-1].text))
+    lambda r: tool_call("whoami") if r.messages[-1].role == "user" else text(r.messages[-1].text)
+)
 
 
 async def whoami(context: ToolContext) -> str:
@@ -41,6 +42,7 @@ async def home(request: Request) -> Response:
 @asynccontextmanager
 async def lifespan(app: Starlette) -> AsyncIterator[None]:
     """Open the stores and mount the agents; at the end, let running turns end."""
+
     def build(context_id: str, stores: Stores) -> Agent:
         return Agent(context_id, llm_provider=model, tools=[whoami], stores=stores)
 

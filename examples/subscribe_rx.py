@@ -37,9 +37,9 @@ async def main() -> None:
     )
     async with Agent("sums", llm_provider=model, tools=[add]) as agent:
         turn = agent.execute_turn("What is 2 + 3?")
-        turn.pipe(
-            ops.map(piece), ops.filter(bool), ops.buffer_with_count(3)
-        ).subscribe(lambda pieces: print(f"delta  {''.join(map(str, pieces))!r}"))
+        turn.pipe(ops.map(piece), ops.filter(bool), ops.buffer_with_count(3)).subscribe(
+            lambda pieces: print(f"delta  {''.join(map(str, pieces))!r}")
+        )
         turn.pipe(ops.map(stored), ops.filter(bool)).subscribe(
             lambda line: print(f"stored {line}"), on_completed=lambda: print("over")
         )

@@ -140,9 +140,7 @@ def _asked_in_vain(name: str, lines: list[str]) -> list[str]:
     return [f"{name} was asked about as {seen}"] if len(seen) > 1 else []
 
 
-def _story(
-    name: str, full: int, *, in_parts: bool, denied: bool, edited: bool = False
-) -> Story:
+def _story(name: str, full: int, *, in_parts: bool, denied: bool, edited: bool = False) -> Story:
     return Story(
         name,
         full,
@@ -154,8 +152,6 @@ def _story(
 
 TRIALS = [
     _story("approval and question", 92, in_parts=False, denied=False).trial,
-    _story(
-        "approval and question, one by one", 55, in_parts=True, denied=False, edited=True
-    ).trial,
+    _story("approval and question, one by one", 55, in_parts=True, denied=False, edited=True).trial,
     _story("approval denied, question answered", 50, in_parts=True, denied=True).trial,
 ]

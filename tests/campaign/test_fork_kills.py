@@ -140,9 +140,10 @@ def test_a_fork_that_is_killed_is_whole_or_absent(url, tmp_path, monkeypatch):
                 await stores.artifacts.append(name, "growing", GROWING)
 
     async def die(place):
-        async with open_stores(url) as stores, Agent(
-            names[place], llm_provider=ScriptedProvider([]), stores=stores
-        ) as agent:
+        async with (
+            open_stores(url) as stores,
+            Agent(names[place], llm_provider=ScriptedProvider([]), stores=stores) as agent,
+        ):
             PLACES[place](monkeypatch)
             await agent.fork(f"{names[place]}-new")
 

@@ -62,9 +62,11 @@ class Office:
         if path == "/mcp":
             at = f'Bearer resource_metadata="{self.here}/prm"'
             return 401, b"{}", [(b"www-authenticate", at.encode())]
-        return (404 if said is None else 200), said if isinstance(said, bytes) else json.dumps(
-            said
-        ).encode(), []
+        return (
+            (404 if said is None else 200),
+            said if isinstance(said, bytes) else json.dumps(said).encode(),
+            [],
+        )
 
     def _usual(self, path, body):
         issuer = self.url or self.here

@@ -59,9 +59,7 @@ def test_the_head_equals_the_tables_on_a_server(fresh_postgres, new_database):
     migrate.upgrade(fresh_postgres)
     engine = create_engine(as_driver(fresh_postgres, "psycopg"))
     with engine.connect() as connection:
-        context = MigrationContext.configure(
-            connection, opts=revision.options("postgresql")
-        )
+        context = MigrationContext.configure(connection, opts=revision.options("postgresql"))
         assert compare_metadata(context, metadata) == []
     engine.dispose()
     other = new_database()

@@ -88,9 +88,7 @@ def test_the_head_equals_the_tables(fresh):
     migrate.upgrade(_url(fresh))
     engine = create_engine(f"sqlite:///{fresh}")
     with engine.connect() as connection:
-        context = MigrationContext.configure(
-            connection, opts=revision.options("sqlite")
-        )
+        context = MigrationContext.configure(connection, opts=revision.options("sqlite"))
         assert compare_metadata(context, metadata) == []
     engine.dispose()
 

@@ -23,8 +23,7 @@ MUTANTS = [
         "pi-queue-not-stored-first",
         "what was queued comes behind the answer that it was meant for",
         "looopy.compat.pi.agent:Agent._prepare",
-        " # with what was hidden\n"
-        "        await self._queues.flush()",
+        " # with what was hidden\n        await self._queues.flush()",
         "",
         f"{_OF_AGENT}::test_two_steers_are_two_rounds",
     ),
@@ -48,8 +47,7 @@ MUTANTS = [
         "pi-queued-at-the-end-waits",
         "what a listener says to the answer is not answered in the run",
         "looopy.compat.pi.agent:Agent._receive",
-        "translator.held = event\n"
-        "return",
+        "translator.held = event\nreturn",
         "pass",
         f"{_OF_QUEUES}::test_what_a_listener_queues_at_the_end_is_said_in_the_run",
     ),
@@ -65,8 +63,7 @@ MUTANTS = [
         "pi-second-start-of-one-message",
         "a message that is asked for again seems to be two",
         "looopy.compat.pi.events:Translator._message_start",
-        "if self._open:  # the call is being made again\n"
-        "    return",
+        "if self._open:  # the call is being made again\n    return",
         "",
         f"{_OF_LOOP}::test_there_are_ten_kinds_of_events",
     ),

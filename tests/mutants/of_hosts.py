@@ -128,7 +128,6 @@ MUTANTS = [
         "looopy.cli.serve:_run",
         "while app.state.context.open_streams:",
         "while False:",
-        "tests/cli/test_serve.py"
-        "::test_a_stream_has_the_end_of_its_turn_before_the_process_ends",
+        "tests/cli/test_serve.py::test_a_stream_has_the_end_of_its_turn_before_the_process_ends",
     ),
 ]

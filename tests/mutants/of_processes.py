@@ -122,8 +122,7 @@ MUTANTS = [
         "looopy.agent.lease:left_in_s",
         "seen.counted_for(record.lease_until)",
         "seen.counted",
-        "tests/unit/agent/test_lease.py::"
-        "test_a_lease_that_was_renewed_meanwhile_is_looked_at_anew",
+        "tests/unit/agent/test_lease.py::test_a_lease_that_was_renewed_meanwhile_is_looked_at_anew",
     ),
     mutant(
         "alive-by-the-clock",
@@ -188,8 +187,7 @@ MUTANTS = [
         "place-left-behind",
         "one who gave up holds up those behind",
         "looopy.agent.wait_queue:QueuePlace.leave",
-        "self._held.close()\n"
-        "await self._leave_place()",
+        "self._held.close()\nawait self._leave_place()",
         "self._held.close()",
         f"{_LINE}::test_a_waiter_that_gives_up_leaves_the_queue[memory]",
     ),
@@ -279,8 +277,7 @@ MUTANTS = [
         "an agent writes in an event loop that cannot be answered, and raises a raw error",
         "looopy.agent.lifecycle:Lifecycle.check_home",
         "if here is loop and os.getpid() == process: return",
-        "if loop or here or process:\n"
-        "    return",
+        "if loop or here or process:\n    return",
         f"{_LOOPS}::test_another_event_loop_is_refused_before_anything_is_written[steer]",
     ),
     mutant(

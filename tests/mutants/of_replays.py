@@ -37,10 +37,8 @@ MUTANTS = [
         "replay-cut-begins-the-next-call",
         "without an agent, a call that had not begun looks as if it had been running",
         "looopy.replay.answers:_Answering.execute",
-        "try:\n"
-        "await script.stop()",
-        "try:\n"
-        "    script.cut()",
+        "try:\nawait script.stop()",
+        "try:\n    script.cut()",
         f"{_STORY}[cancelled before the third]",
     ),
     mutant(

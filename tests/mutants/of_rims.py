@@ -18,8 +18,7 @@ MUTANTS = [
         "events are announced out of order, and a client that follows by number misses one",
         "looopy.agent.commit:TurnLog._change_artifact",
         "await self._writing.take(_nobody)",
-        "self._writing = WriteLock()\n"
-        "await self._writing.take(_nobody)",
+        "self._writing = WriteLock()\nawait self._writing.take(_nobody)",
         "tests/agent/tools/test_artifact_tools.py"
         "::test_an_artifact_waits_for_a_commit_of_its_turn_that_is_under_way",
     ),
@@ -44,8 +43,7 @@ MUTANTS = [
         "no-second-poll",
         "where no bell rings, a request to stop is heard for one poll and never again",
         "looopy.agent.inbox:TurnInbox._peek",
-        "self.told(head)\n"
-        "self._later()",
+        "self.told(head)\nself._later()",
         "self.told(head)",
         "tests/unit/agent/test_inbox.py::test_it_looks_again_and_again_though_no_bell_rings",
     ),
@@ -53,10 +51,8 @@ MUTANTS = [
         "one-hiccup-loses-lease",
         "one renewal that the store did not answer cancels the turn",
         "looopy.agent.lease:Lease._renew",
-        "self._timer = self._in(self._ttl_s / _TRIES_PER_TTL)\n"
-        "return",
-        "self._lost()\n"
-        "return",
+        "self._timer = self._in(self._ttl_s / _TRIES_PER_TTL)\nreturn",
+        "self._lost()\nreturn",
         "tests/unit/agent/test_lease_renewal.py::test_a_renewal_that_the_store_did_not_answer_is_made_again",
     ),
     mutant(
@@ -170,8 +166,7 @@ MUTANTS = [
         "withdrawn-counts",
         "each call that is given up in time costs a thread for ever",
         "looopy.tools.function.threads:ToolThreads._withdraw",
-        "self._open -= 1\n"
-        "return True",
+        "self._open -= 1\nreturn True",
         "return True",
         "tests/unit/tools/function/test_threads.py"
         "::test_a_call_that_was_withdrawn_leaves_its_thread_to_the_next",
@@ -181,8 +176,7 @@ MUTANTS = [
         "a credential of a wrong shape is shown in the error",
         "looopy.tools.answering:check_answer",
         "if not secret: raise",
-        "if True:\n"
-        "    raise",
+        "if True:\n    raise",
         "tests/unit/tools/test_answering.py::test_a_credential_that_is_refused_is_not_shown",
     ),
     mutant(

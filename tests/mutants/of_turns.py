@@ -22,8 +22,7 @@ MUTANTS = [
         "a turn that two save at the same time is lost",
         "looopy.agent.history:History.save",
         'async with core.saving.held(): known = core.require("save_state")',
-        "if True:\n"
-        '    known = core.require("save_state")',
+        'if True:\n    known = core.require("save_state")',
         "tests/agent/turns/test_buffered.py::"
         "test_a_save_beside_another_waits_for_it[memory-shutdown]",
     ),
@@ -32,8 +31,7 @@ MUTANTS = [
         "a turn runs on after the agent was shut down",
         "looopy.agent.lifetime:Lifetime.shutdown",
         "await core.turns.detach()",
-        "core.lifecycle.leaving = None\n"
-        "await core.turns.detach()",
+        "core.lifecycle.leaving = None\nawait core.turns.detach()",
         f"{_WITHIN}::test_no_turn_slips_in_while_a_shutdown_ends_views[memory]",
     ),
     mutant(
@@ -65,8 +63,7 @@ MUTANTS = [
         "a context is lost for ever to the arguments of one call",
         "looopy.agent.context:ContextView._close",
         "except ValueRefused: if not (ask and left.pending):",
-        "except ValueRefused:\n"
-        "    if True:",
+        "except ValueRefused:\n    if True:",
         "tests/agent/recovery/test_left_by_others.py::"
         "test_a_call_too_large_to_ask_about_is_answered[memory-0]",
     ),
@@ -77,8 +74,7 @@ MUTANTS = [
         "looopy.stores.shield:WriteLock.take",
         "await settle_write(self._wait(), cancelled, outlasts=True)",
         "await self._wait()",
-        "tests/unit/stores/test_shield.py::"
-        "test_waiting_for_an_earlier_write_is_not_cut_short",
+        "tests/unit/stores/test_shield.py::test_waiting_for_an_earlier_write_is_not_cut_short",
         "tests/agent/turns/test_cancelling.py::"
         "test_an_event_loop_that_stops_loses_no_result_behind_an_artifact",
     ),
@@ -137,8 +133,7 @@ MUTANTS = [
         "a credential in what a tool asks for is stored with the question",
         "looopy.loop.pending:hold",
         "tool_name=ask.tool_name, args=ask.args, auth=",
-        "args=ask.args,\n"
-        "auth=",
+        "args=ask.args,\nauth=",
         "tests/agent/credentials/test_secrets.py::test_no_part_of_a_question_shows_a_secret",
     ),
     # --- save, then tell ---
@@ -228,8 +223,7 @@ MUTANTS = [
             Edit(
                 "looopy.agent.running:RunningTurn._drive",
                 "if not isinstance(out, Group): self.broadcast.push(out)",
-                "if not isinstance(out, Group):\n"
-                "    await log.commit(Group((out,)))",
+                "if not isinstance(out, Group):\n    await log.commit(Group((out,)))",
             ),
         ),
         (f"{_TURNS}::test_a_turn_costs_few_commits",),
@@ -423,8 +417,7 @@ MUTANTS = [
         "a provider that keeps a request finds other messages in it later",
         "looopy.llm.render:Rendering._answer",
         "self._settled, self._settled_items = [], 0",
-        "self._settled.clear()\n"
-        "self._settled_items = 0",
+        "self._settled.clear()\nself._settled_items = 0",
         "tests/property/test_view.py::test_a_log_that_grows_is_shown_as_from_scratch",
     ),
     mutant(
@@ -596,8 +589,7 @@ MUTANTS = [
         "let-go-moves-the-cut",
         "the prompt cache is lost whenever a long-lived agent lets go of old messages",
         "looopy.agent.context:ContextView._trim",
-        "self.view.offset = self._count_to(self._position) - len(self._places)\n"
-        "self.view.drop()",
+        "self.view.offset = self._count_to(self._position) - len(self._places)\nself.view.drop()",
         "self.view.drop()",
         "tests/agent/history/test_prompt_cache.py::test_a_history_that_was_let_go_is_cut_where_it_was",
     ),

@@ -137,9 +137,10 @@ async def test_a_turn_that_is_killed_between_two_pauses_goes_on(tmp_path):
         )
         life.kill()
         assert await life.wait() == -signal.SIGKILL
-        async with open_stores(url) as stores, Agent(
-            "ada", llm_provider=made, stores=stores
-        ) as agent:
+        async with (
+            open_stores(url) as stores,
+            Agent("ada", llm_provider=made, stores=stores) as agent,
+        ):
             result = await agent.execute_turn(None)
             assert result.outcome == "completed", result.error
             said = await agent.get_messages()
@@ -188,9 +189,9 @@ async def test_a_tool_of_an_mcp_connector_keeps_its_result():
 
 async def test_a_pause_without_a_tool_of_the_server_is_an_answer():
     """There is nothing to go on with."""
-    message = await answered("anthropic", fake_anthropic.answers(
-        fake_anthropic.text(0, "Done."), reason="pause_turn"
-    ))
+    message = await answered(
+        "anthropic", fake_anthropic.answers(fake_anthropic.text(0, "Done."), reason="pause_turn")
+    )
     assert message.stop_reason is StopReason.STOP
 
 

@@ -90,13 +90,9 @@ def searched(api):
 
 
 RESPONSES = (
-    ServerToolCall(
-        "ws_1", "web_search", {"type": "search", "query": "weather"}, item=SEARCH
-    ),
+    ServerToolCall("ws_1", "web_search", {"type": "search", "query": "weather"}, item=SEARCH),
     ServerToolCall("x_1", "time_travel", {}, item=NEW_KIND),
-    TextContent(
-        "Sunny.", citations=(Citation(url=CITED["url"], title="Weather", raw=CITED),)
-    ),
+    TextContent("Sunny.", citations=(Citation(url=CITED["url"], title="Weather", raw=CITED),)),
 )
 ANTHROPIC = (
     ServerToolCall(
@@ -106,9 +102,7 @@ ANTHROPIC = (
     TextContent(
         "Sunny.",
         citations=(
-            Citation(
-                url=CITED["url"], title="Weather", text=LOCATION["cited_text"], raw=LOCATION
-            ),
+            Citation(url=CITED["url"], title="Weather", text=LOCATION["cited_text"], raw=LOCATION),
         ),
     ),
 )

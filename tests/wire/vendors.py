@@ -41,9 +41,7 @@ class Rerouted(httpx2.AsyncHTTPTransport):
 def client_at(url: str, server: FakeOpenAI) -> openai.AsyncOpenAI:
     """The official client of *url*, led to *server*."""
     http = httpx2.AsyncClient(transport=Rerouted(server), trust_env=False)
-    return _opened(
-        openai.AsyncOpenAI(api_key="k", base_url=url, max_retries=0, http_client=http)
-    )
+    return _opened(openai.AsyncOpenAI(api_key="k", base_url=url, max_retries=0, http_client=http))
 
 
 def azure_client(server: FakeOpenAI) -> openai.AsyncAzureOpenAI:

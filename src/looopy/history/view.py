@@ -124,8 +124,10 @@ class View:
         window.extend(new)
         cut = window.cut()
         scale = self.sent.scale
-        if scale.used != scale.wanted and not self._is_counted and self._rescales(
-            window, cut, self.limits(config, window_tokens, scale.wanted)
+        if (
+            scale.used != scale.wanted
+            and not self._is_counted
+            and self._rescales(window, cut, self.limits(config, window_tokens, scale.wanted))
         ):
             scale.adopt()
             return self.of(config, provider=provider, model=model, window_tokens=window_tokens)

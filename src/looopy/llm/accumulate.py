@@ -441,9 +441,7 @@ def _content_of(block: _Block) -> AssistantBlock:
     signature = "".join(block.signature) or None
     if block.citations is None:
         return TextContent(block.joined(), text_signature=signature)
-    return TextContent(
-        block.joined(), text_signature=signature, citations=tuple(block.citations)
-    )
+    return TextContent(block.joined(), text_signature=signature, citations=tuple(block.citations))
 
 
 def parse_arguments(raw: str) -> tuple[dict[str, Any], str | None]:

@@ -55,7 +55,6 @@ COLUMN_TYPES: Mapping[str, tuple[type, ...]] = {
 """The types of a dataset's columns; a value may also be null or absent."""
 
 
-
 def first_epoch() -> int:
     """
     The first epoch of a context: a random number.
@@ -257,9 +256,7 @@ def checked_rows(
     if not isinstance(rows, (list, tuple)):
         if isinstance(rows, (str, bytes)) and not rows:  # no chunk at all
             return b"", 0
-        raise ValueRefused(
-            f"a dataset takes a list of rows, not {type(rows).__name__}", path=path
-        )
+        raise ValueRefused(f"a dataset takes a list of rows, not {type(rows).__name__}", path=path)
     lines = []
     for number, row in enumerate(rows):
         place = f"{path}/{number}"
@@ -288,9 +285,7 @@ WAIT = "wait for it, and try again"
 MAY_FORCE = "wait for it, or end it with force=True"
 
 
-def busy(
-    turn: int | None, way_out: str = "wait for it, or use on_busy='wait'"
-) -> AgentBusy:
+def busy(turn: int | None, way_out: str = "wait for it, or use on_busy='wait'") -> AgentBusy:
     """
     The error of every backend for what cannot be done while a turn runs.
 
@@ -303,9 +298,7 @@ def busy(
 
 def queue_busy() -> AgentBusy:
     """The error of every backend for a claim that no turn blocks, but the queue does."""
-    return AgentBusy(
-        "other turns are queued for this context: join the queue with on_busy='wait'"
-    )
+    return AgentBusy("other turns are queued for this context: join the queue with on_busy='wait'")
 
 
 def check_claim(claim: Claim) -> None:

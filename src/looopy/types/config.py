@@ -213,8 +213,10 @@ class ModelOptions:
             raise ConfigurationError(
                 "ModelOptions.strict_tools takes True, False or a list of tools, such as ['search']"
             )
-        if not isinstance(self.stop, Collection) or isinstance(self.stop, str) or not all(
-            isinstance(one, str) and one for one in self.stop
+        if (
+            not isinstance(self.stop, Collection)
+            or isinstance(self.stop, str)
+            or not all(isinstance(one, str) and one for one in self.stop)
         ):
             raise ConfigurationError("ModelOptions.stop takes a list of texts, such as ['END']")
         if not isinstance(self.model, str):

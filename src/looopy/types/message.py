@@ -449,9 +449,7 @@ class CustomMessage:
     def __post_init__(self) -> None:
         if not isinstance(self.role, str) or self.role in ("", "user", "assistant", "toolResult"):
             shown = repr(self.role) if isinstance(self.role, str) else type(self.role).__name__
-            raise ValueRefused(
-                f"/role: {shown} is not the role of a custom message", path="/role"
-            )
+            raise ValueRefused(f"/role: {shown} is not the role of a custom message", path="/role")
 
     @property
     def text(self) -> str:

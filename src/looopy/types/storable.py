@@ -152,9 +152,7 @@ def _most_bytes(value: Any, of_text: Callable[[str], int] = _bound) -> int:
     if isinstance(value, str):
         return of_text(value) + 1
     if isinstance(value, Mapping):
-        return 3 + sum(
-            of_text(key) + 1 + _most_bytes(item, of_text) for key, item in value.items()
-        )
+        return 3 + sum(of_text(key) + 1 + _most_bytes(item, of_text) for key, item in value.items())
     if isinstance(value, (list, tuple)):
         return 3 + sum(_most_bytes(item, of_text) for item in value)
     return 32

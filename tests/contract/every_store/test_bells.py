@@ -428,9 +428,7 @@ async def _turns_of_the_loop():
         await asyncio.sleep(0)
 
 
-async def test_commits_in_a_row_are_one_notification(
-    postgres_url, ear, monkeypatch
-):
+async def test_commits_in_a_row_are_one_notification(postgres_url, ear, monkeypatch):
     """A claim and the answer to it are one piece of news, and take one connection once."""
     monkeypatch.setattr(pg_notify, "_LEAD_S", 60.0)
     url = parse(postgres_url)

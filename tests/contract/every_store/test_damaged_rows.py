@@ -34,6 +34,7 @@ _NO_MESSAGES = {
     "empty": "",
 }
 
+
 @tool
 def add(a: int, b: int) -> int:
     """Add two numbers."""

@@ -328,9 +328,7 @@ async def test_each_statement_of_the_list_empties_its_table(place, monkeypatch):
         assert (await begin(stores, record.epoch, ttl_s=LONG_S)).turn == 1
 
 
-async def test_contexts_to_erase_are_chosen_off_the_event_loop(
-    memory_stores, monkeypatch
-):
+async def test_contexts_to_erase_are_chosen_off_the_event_loop(memory_stores, monkeypatch):
     """By age or size, and of a person: that looks at every context of the tenant."""
     threads = set()
 

@@ -192,9 +192,7 @@ async def _seen(stores, name):
 
 @pytest.mark.parametrize("order", split(["fork first"], ["parent first"]))
 @pytest.mark.parametrize("change", _AFTER)
-async def test_a_fork_is_its_parent_before_or_after_a_change(
-    two, server, troubles, order, change
-):
+async def test_a_fork_is_its_parent_before_or_after_a_change(two, server, troubles, order, change):
     """Nothing of it is half there, and no row is left once all contexts are deleted."""
     one, other = two
 

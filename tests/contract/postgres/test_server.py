@@ -186,9 +186,7 @@ async def test_a_statement_is_planned_once(postgres, name):
     await driver.close()
 
 
-async def test_a_server_without_a_check_of_clients_is_used(
-    postgres, name, monkeypatch
-):
+async def test_a_server_without_a_check_of_clients_is_used(postgres, name, monkeypatch):
     """Not every system can: it refuses the setting, and every other one is made."""
     refused = Query("SELECT set_config('client_connection_check_interval', 'never', false)", {})
     monkeypatch.setattr(pg_pool, "_SET_UP", refused)
@@ -557,9 +555,7 @@ async def test_a_claim_that_waits_for_a_commit_finds_the_turn_closed(driver):
 
 
 @pytest.mark.parametrize("what", ["delete", "clear"])
-async def test_a_write_that_reads_first_waits_for_a_running_claim(
-    driver, postgres, what
-):
+async def test_a_write_that_reads_first_waits_for_a_running_claim(driver, postgres, what):
     """It sees the turn that began meanwhile, and leaves it alone."""
     stores = bind(driver, "default")
     await stores.messages.append(CONTEXT, [user("a")])

@@ -219,9 +219,7 @@ async def test_a_turn_that_there_cannot_be_is_not_closed(sqlite_file, turn):
         ("turn_count", "turns", ["turn"]),
     ],
 )
-async def test_a_full_context_refuses_rows(
-    sqlite_file, column, what, refused
-):
+async def test_a_full_context_refuses_rows(sqlite_file, column, what, refused):
     """Four billion rows: no row is put where those of the next context are."""
     async with open_stores(f"sqlite:///{sqlite_file}") as stores:
         await a_turn(stores)

@@ -123,9 +123,7 @@ def test_a_cut_that_was_lost_and_found_again_shows_all_that_came_between() -> No
     view, config = View(history), LoopConfig(history_tokens=None, max_messages=4)
     for kind in "AARAURAR":
         history.append(kinds[kind])
-        assert look(view, config) == render(
-            visible(history, config), provider="p", model="m"
-        )
+        assert look(view, config) == render(visible(history, config), provider="p", model="m")
 
 
 @pytest.mark.parametrize("limits", [{"max_messages": 12}, {"history_tokens": 200}])

@@ -52,9 +52,7 @@ LOGPROB = st.builds(TokenLogprob, WORDS, st.floats(-9999.0, 0))
 LOGPROBS = st.lists(
     LOGPROB | st.builds(TokenLogprob, WORDS, st.floats(-9, 0), st.tuples(LOGPROB)), max_size=2
 ).map(tuple)
-SAID = TEXTS | st.builds(
-    TextContent, WORDS, citations=st.lists(CITATIONS, max_size=2).map(tuple)
-)
+SAID = TEXTS | st.builds(TextContent, WORDS, citations=st.lists(CITATIONS, max_size=2).map(tuple))
 SERVED = st.builds(ServerToolCall, WORDS, WORDS, OBJECTS, item=OBJECTS) | st.builds(
     ServerToolResult, WORDS, WORDS, item=OBJECTS
 )

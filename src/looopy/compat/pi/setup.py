@@ -301,13 +301,11 @@ class _PiTool(Tool):
             leave()
         if not isinstance(getattr(result, "content", None), (list, tuple)):
             raise self._misused(
-                "returns AgentToolResult([TextContent(...)], details), not"
-                f" {type(result).__name__}"
+                f"returns AgentToolResult([TextContent(...)], details), not {type(result).__name__}"
             )
         if self._queued is not None:
             await self._queued()
         return ToolResult(tuple(result.content), result.details)
-
 
     def _misused(self, rule: str) -> InvalidTool:
         """The error for an `execute` that breaks a *rule*; the log gets it, as the model cannot."""

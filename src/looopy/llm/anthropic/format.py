@@ -174,9 +174,7 @@ def _messages(
         try:
             return _shown(block)
         except Unreadable as why:
-            text = refuse_unreadable(
-                block, position, messages, why, provider=PROVIDER, model=model
-            )
+            text = refuse_unreadable(block, position, messages, why, provider=PROVIDER, model=model)
             return {"type": "text", "text": text}
 
     sent: list[Wire] = []

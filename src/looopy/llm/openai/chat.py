@@ -546,9 +546,7 @@ class ChunkReader(AnswerReader):
             self._answer.sign_last(packed(extra_content=self._extra), "text")
         return self._answer.done(_STOP_REASONS.get(self._finish or "stop", StopReason.STOP))
 
-    def _read_choice(
-        self, choice: dict[str, Any], events: list[StreamEvent]
-    ) -> Mapping[str, Any]:
+    def _read_choice(self, choice: dict[str, Any], events: list[StreamEvent]) -> Mapping[str, Any]:
         """Add the *events* of a choice; return its delta."""
         delta = choice.get("delta") or choice.get("message") or {}
         if not isinstance(delta, dict):

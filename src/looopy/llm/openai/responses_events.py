@@ -213,9 +213,7 @@ def _server_tool(item: Mapping[str, Any]) -> ServerToolCall:
     action = asked.pop("action", None)
     if isinstance(action, Mapping):
         asked |= action
-    return ServerToolCall(
-        _text(item.get("id")), kind.removesuffix("_call"), asked, item=dict(item)
-    )
+    return ServerToolCall(_text(item.get("id")), kind.removesuffix("_call"), asked, item=dict(item))
 
 
 def _text(value: Any) -> str:

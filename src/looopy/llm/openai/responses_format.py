@@ -154,9 +154,7 @@ def _input(
         try:
             return _part(block)
         except Unreadable as why:
-            text = refuse_unreadable(
-                block, position, messages, why, provider=provider, model=model
-            )
+            text = refuse_unreadable(block, position, messages, why, provider=provider, model=model)
             return {"type": "input_text", "text": text}
 
     items: list[dict[str, Any]] = []

@@ -95,7 +95,11 @@ class BasicArtifactRows(ABC):
         return list(names)
 
     async def hold_uploads(
-        self, names: Sequence[str], ttl_s: float, *, new: bool  # noqa: ARG002
+        self,
+        names: Sequence[str],
+        ttl_s: float,  # noqa: ARG002
+        *,
+        new: bool,  # noqa: ARG002
     ) -> list[str]:
         """All of them, as above."""
         return list(names)

@@ -183,9 +183,7 @@ class ArtifactRows(Protocol):
         """Those of *names* that no row of the tenant has."""
         ...
 
-    async def hold_uploads(
-        self, names: Sequence[str], ttl_s: float, *, new: bool
-    ) -> list[str]:
+    async def hold_uploads(self, names: Sequence[str], ttl_s: float, *, new: bool) -> list[str]:
         """
         Hold blobs that no row has yet for *ttl_s* seconds, for a commit of this process.
 

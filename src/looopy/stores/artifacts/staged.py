@@ -115,9 +115,7 @@ class StagedRows:
         own = self._own(context_id, artifact_id, version)
         if own is None or after < own.before:
             most = limit if own is None else min(limit, own.before - after)
-            return await self._rows.parts(
-                context_id, artifact_id, version, after=after, limit=most
-            )
+            return await self._rows.parts(context_id, artifact_id, version, after=after, limit=most)
         start = after - own.before
         return own.parts[start : start + limit]
 
@@ -164,9 +162,7 @@ class StagedRows:
         """Those of *names* that no row has."""
         return await self._rows.unnamed(names)
 
-    async def hold_uploads(
-        self, names: Sequence[str], ttl_s: float, *, new: bool
-    ) -> list[str]:
+    async def hold_uploads(self, names: Sequence[str], ttl_s: float, *, new: bool) -> list[str]:
         """Hold them, and with new ones all that wait."""
         waiting = {
             part.blob

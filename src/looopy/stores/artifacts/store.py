@@ -215,9 +215,7 @@ class Artifacts(ArtifactStore):
             raise no_artifact(artifact_id, version)
         return found.artifact
 
-    async def load(
-        self, context_id: str, artifact_id: str, version: int | None = None
-    ) -> Loaded:
+    async def load(self, context_id: str, artifact_id: str, version: int | None = None) -> Loaded:
         """The whole content."""
         found = await self._find(context_id, artifact_id, version)
         if found.text is not None:
@@ -319,9 +317,7 @@ class Artifacts(ArtifactStore):
             limit=limit,
         )
 
-    async def _find(
-        self, context_id: str, artifact_id: str, version: int | None
-    ) -> StoredVersion:
+    async def _find(self, context_id: str, artifact_id: str, version: int | None) -> StoredVersion:
         """A version to read, by default the newest complete one; or `ArtifactNotFound`."""
         check_version(version)
         found = None

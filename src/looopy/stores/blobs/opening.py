@@ -31,4 +31,6 @@ def open_blobs(place: str | Blobs) -> Blobs:
         from looopy.stores.blobs.objects import ObjectBlobs  # obstore, an extra
 
         return ObjectBlobs.from_url(place)
-    raise ConfigurationError(f"{scheme}:// names no blob store: use a folder, s3://, gs:// or az://")
+    raise ConfigurationError(
+        f"{scheme}:// names no blob store: use a folder, s3://, gs:// or az://"
+    )

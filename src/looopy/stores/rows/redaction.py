@@ -367,9 +367,7 @@ def redacted_state(
     # An answer may be theirs; the question, if another turn asked it, is open again.
     kept = [(one, value) for one, value in state.answered if not may_be_answered_by_them(one)]
     again = [
-        replace(one, answered_by=None)
-        for one, _ in state.answered
-        if may_be_answered_by_them(one)
+        replace(one, answered_by=None) for one, _ in state.answered if may_be_answered_by_them(one)
     ]
     continues_theirs = state.resumable in turns
     return state_column(

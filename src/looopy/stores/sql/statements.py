@@ -260,9 +260,11 @@ def walks(turn_columns: str, turns: str) -> tuple[str, ...]:
 
 FIND_ALL, FIND_DUE = walks(TURN_COLUMNS, _TURNS)
 # Like `FIND_ALL`, without the columns that only a listing shows.
-FIND_PLACES = _FIND.format(turn="", turns="", more="").replace(
-    f"{CONTEXT_COLUMNS}, , i.touched", "i.context_id, i.touched"
-).replace(" LEFT JOIN  WHERE", " WHERE")
+FIND_PLACES = (
+    _FIND.format(turn="", turns="", more="")
+    .replace(f"{CONTEXT_COLUMNS}, , i.touched", "i.context_id, i.touched")
+    .replace(" LEFT JOIN  WHERE", " WHERE")
+)
 
 # Marked contexts that may be in a listing. Conditions that need JSON are left to the
 # reader: tags and metadata have to contain each text of `:needles`, and a context without an open
@@ -418,8 +420,7 @@ _QUEUED = (
 
 # Same as `names.next_epoch`.
 _NEXT_EPOCH = (
-    "epoch = CASE WHEN epoch = 0 THEN :chance"
-    f" ELSE epoch + 1 + (:chance - 1) % {EPOCH_STEPS} END"
+    f"epoch = CASE WHEN epoch = 0 THEN :chance ELSE epoch + 1 + (:chance - 1) % {EPOCH_STEPS} END"
 )
 
 CLAIM = (
@@ -624,9 +625,7 @@ def values_at_once(*names: str) -> str:
     )
 
 
-MESSAGE_VALUES = (
-    *("position", "turn", "iteration", "seq", "role", "created_at", "meta", "body"),
-)
+MESSAGE_VALUES = (*("position", "turn", "iteration", "seq", "role", "created_at", "meta", "body"),)
 RESTORE_MESSAGES = (
     "INSERT INTO looopy_messages (tenant_id, context_id, position, turn, iteration, seq, role,"
     " created_at, meta, body) SELECT :tenant, :context, v.* FROM"
@@ -757,8 +756,7 @@ _PEEK_ARTIFACT = (
     f" FROM {_ARTIFACTS} AND a.artifact_id = :artifact"
 )
 PEEK_ARTIFACT = (
-    f"{_PEEK_ARTIFACT} AND a.version >= :low AND a.version <= :high"
-    " ORDER BY a.version DESC LIMIT 1"
+    f"{_PEEK_ARTIFACT} AND a.version >= :low AND a.version <= :high ORDER BY a.version DESC LIMIT 1"
 )
 PEEK_COMPLETE = f"{_PEEK_ARTIFACT} AND a.status = 'complete' ORDER BY a.version DESC LIMIT 1"
 
@@ -822,9 +820,7 @@ RENEW_UPLOAD = (
     "UPDATE looopy_uploads SET held_until = now_us() + :ttl_us"
     " WHERE tenant_id = :tenant AND blob = :blob RETURNING blob"
 )
-TAKE_UPLOAD = (
-    "DELETE FROM looopy_uploads WHERE tenant_id = :tenant AND blob = :blob RETURNING blob"
-)
+TAKE_UPLOAD = "DELETE FROM looopy_uploads WHERE tenant_id = :tenant AND blob = :blob RETURNING blob"
 UPLOAD_OF = (
     "SELECT holder, held_until > now_us() FROM looopy_uploads"
     " WHERE tenant_id = :tenant AND blob = :blob /* FOR UPDATE */"

@@ -283,8 +283,9 @@ class ArtifactContentContract(Contract):
         done = await stores.artifacts.append(CONTEXT, "big", content[start:], last=True)
         assert (done.size, done.sha256) == (len(content), hashlib.sha256(content).hexdigest())
         assert await stores.artifacts.load(CONTEXT, "big") == content
-        assert await stores.artifacts.read(CONTEXT, "big", start=start - 2, size=5) == (
-            content[start - 2 : start + 3]
+        assert (
+            await stores.artifacts.read(CONTEXT, "big", start=start - 2, size=5)
+            == (content[start - 2 : start + 3])
         )
 
     async def test_another_process_may_complete_what_one_began(self, stores: Stores) -> None:

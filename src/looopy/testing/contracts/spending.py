@@ -259,9 +259,7 @@ class SpendingContract(Contract):
         assert await stores.for_tenant("other").spending.held() == []
 
     @needing("spending.release")
-    async def test_a_released_reservation_still_settles(
-        self, stores: Stores
-    ) -> None:
+    async def test_a_released_reservation_still_settles(self, stores: Stores) -> None:
         """The room is there again; nothing that is settled later gets lost."""
         allowances = [_day(_ADA, 150), _month(150)]
         await stores.spending.reserve("one", _CALL, allowances, place=_HERE)

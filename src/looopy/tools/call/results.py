@@ -103,9 +103,7 @@ def to_blocks(value: Any) -> tuple[UserBlock, ...]:
                 f" {type(getattr(value, name)).__name__}, which no model can read"
             )
         return blocks
-    if isinstance(value, (list, tuple)) and any(
-        isinstance(item, _BLOCKS) for item in value
-    ):
+    if isinstance(value, (list, tuple)) and any(isinstance(item, _BLOCKS) for item in value):
         return tuple(block for item in value for block in to_blocks(item))
     text = value if isinstance(value, str) else to_json_text(value)
     return (TextContent(str(text)),) if text else ()

@@ -243,9 +243,7 @@ def _sendable(signature: Signature, key: str, annotation: Any) -> Any:
     if origin is Annotated:
         base = _sendable(signature, key, annotation.__origin__)
         return annotation if base is annotation.__origin__ else Annotated[base, *args[1:]]
-    parts = [
-        part if isinstance(part, list) else _sendable(signature, key, part) for part in args
-    ]
+    parts = [part if isinstance(part, list) else _sendable(signature, key, part) for part in args]
     if origin is None or all(map(operator.is_, parts, args)):
         return annotation
     if origin is types.UnionType:

@@ -92,9 +92,7 @@ async def create_file_artifact(
     writer, raw = _writer(context), content.encode()
     if complete:
         return _said(
-            await writer.save(
-                artifact_id, raw, media_type=media_type, description=description
-            )
+            await writer.save(artifact_id, raw, media_type=media_type, description=description)
         )
     opened = writer.open(artifact_id, media_type=media_type, description=description)
     return _said(await _begin(opened, raw))
@@ -466,9 +464,7 @@ async def _object(context: ToolContext, artifact_id: str, version: int | None = 
     return dict(content)
 
 
-async def _old_table(
-    context: ToolContext, found: Artifact
-) -> tuple[Mapping[str, str], list[Row]]:
+async def _old_table(context: ToolContext, found: Artifact) -> tuple[Mapping[str, str], list[Row]]:
     """Columns and rows of a table that is stored as one object."""
     table = await _object(context, found.artifact_id, found.version)
     return table["columns"], table["rows"]
@@ -481,9 +477,7 @@ async def _append_rows(
     writer = _writer(context)
     if found.status is ArtifactStatus.BUILDING and found.columns is not None:
         _check_rows(found.columns, rows)
-        return _said(
-            await writer.append(artifact_id, list(rows), version=found.version, last=last)
-        )
+        return _said(await writer.append(artifact_id, list(rows), version=found.version, last=last))
     _check_size(found)
     before: Any
     if found.columns is None:

@@ -136,8 +136,9 @@ IN_SQLITE = {
         zip(
             (s.NEWEST_MARKED, s.LIST_MARKED, s.MARKED_PLACES),
             (
-                text.replace("json_array_elements_text(CAST(:needles AS json)) n(value)", _NEEDLES)
-                .replace("strpos(concat(c.tags, c.metadata), ", _HOLDS)
+                text.replace(
+                    "json_array_elements_text(CAST(:needles AS json)) n(value)", _NEEDLES
+                ).replace("strpos(concat(c.tags, c.metadata), ", _HOLDS)
                 for text in s.marked(
                     _TURN_COLUMNS,
                     "CROSS JOIN looopy_contexts c ON c.tenant_id = u.tenant_id"
@@ -206,9 +207,7 @@ IN_SQLITE = {
         f"{_MESSAGES_AFTER}"
     ),
     s.LIST_RECORDS: _RECORDS.format(after=":after"),
-    s.LIST_RANGE: (
-        f"SELECT {_place('m.id')}, m.turn, m.iteration, m.seq, m.body{_MESSAGES_AFTER}"
-    ),
+    s.LIST_RANGE: (f"SELECT {_place('m.id')}, m.turn, m.iteration, m.seq, m.body{_MESSAGES_AFTER}"),
     s.LIST_SIZES: f"SELECT LENGTH(CAST(m.body AS BLOB)){_MESSAGES_AFTER}",
     s.LIST_NEWEST: _RECORDS.format(after="c.last_position - :limit"),
     s.RESTORE_MESSAGES: (

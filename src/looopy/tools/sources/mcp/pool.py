@@ -138,9 +138,7 @@ class Link:
             await self.tools(anew=True)
         return connection, client
 
-    async def tools(
-        self, *, anew: bool = False, turn: tuple[str, int] | None = None
-    ) -> RawListing:
+    async def tools(self, *, anew: bool = False, turn: tuple[str, int] | None = None) -> RawListing:
         """
         The list of tools, requested once and then cached for a while. Concurrent callers share one
         request.

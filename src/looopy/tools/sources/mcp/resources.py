@@ -90,9 +90,7 @@ def to_blocks(contents: Sequence[Any], redactor: Redactor) -> tuple[UserBlock, .
     return tuple(redactor.blocks(tuple(resource_block(one) for one in contents)))
 
 
-def to_messages(
-    answer: Any, redactor: Redactor
-) -> tuple[UserMessage | AssistantMessage, ...]:
+def to_messages(answer: Any, redactor: Redactor) -> tuple[UserMessage | AssistantMessage, ...]:
     """The messages of a prompt; a file of the assistant becomes a note."""
     made: list[UserMessage | AssistantMessage] = []
     for one in answer.messages:

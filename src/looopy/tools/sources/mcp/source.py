@@ -333,8 +333,7 @@ class MCPTools(ServerTools):
                 redactor=redactor,
             )
             found.read = [
-                MCPTool(self.link_for, offer, **self._options)
-                for offer in listing.offers
+                MCPTool(self.link_for, offer, **self._options) for offer in listing.offers
             ]
             if self._resources and found.has_resources:
                 found.read += self._resource_tools({one.name.casefold() for one in listing.offers})
