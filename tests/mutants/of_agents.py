@@ -36,7 +36,7 @@ MUTANTS = [
         "looopy.types.message:_sum_of_costs",
         "return None if known is None else replace(known, complete=False)",
         "return known",
-        "tests/unit/types/test_message.py::test_a_sum_says_whether_all_of_its_cost_is_known",
+        "tests/unit/types/test_message.py::test_a_sum_of_usage_marks_an_unknown_cost",
     ),
     # --- an agent as a tool ---
     Mutant(
@@ -78,7 +78,7 @@ MUTANTS = [
         "looopy.tools.sources.agents:AgentTool._context_id",
         "call = json.dumps([context.idempotency_key, self.name, made])",
         "call = json.dumps([context.idempotency_key, self.name])",
-        f"{_AS_TOOLS}::test_a_context_made_anew_finds_nothing_of_the_old_one",
+        f"{_AS_TOOLS}::test_a_recreated_context_has_no_inner_contexts_of_the_old_one",
     ),
     mutant(
         "inner-failure-is-an-answer",
@@ -184,7 +184,7 @@ MUTANTS = [
         "looopy.llm.anthropic.format:_mark",
         "if ephemeral:",
         "if False:",
-        f"{_PROMPTS}::test_what_comes_after_keeps_the_request_valid",
+        f"{_PROMPTS}::test_prompt_parts_after_the_history_keep_the_request_valid",
     ),
     mutant(
         "plugin-always-on",

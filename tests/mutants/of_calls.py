@@ -33,7 +33,7 @@ MUTANTS = [
         "looopy.loop.model_call:call_model",
         "turn.progress.use(attempt.final.message.usage)",
         "pass",
-        f"{_CALLS}::test_what_a_failed_attempt_used_counts",
+        f"{_CALLS}::test_usage_of_a_failed_attempt_counts",
         f"{_CALLS}::test_a_budget_of_money_counts_failed_attempts",
     ),
     mutant(
@@ -50,7 +50,7 @@ MUTANTS = [
         "looopy.llm.prices:_cost",
         "saved = priced.input(read=0, written=written) - whole.input_price",
         "saved = priced.input(read=0, written=0) - whole.input_price",
-        "tests/unit/llm/test_prices.py::test_what_is_written_to_a_cache_has_its_own_price",
+        "tests/unit/llm/test_prices.py::test_cache_writes_have_their_own_price",
     ),
     mutant(
         "price-of-another-hour",
@@ -135,7 +135,7 @@ MUTANTS = [
         "looopy.llm.fallback:_Chain.ask",
         "breaker.succeeded()",
         "pass",
-        f"{_FALLBACK}::test_one_that_answers_in_between_is_not_left_out",
+        f"{_FALLBACK}::test_a_model_that_answers_in_between_is_not_skipped",
     ),
     # --- thoughts in tags ---
     mutant(

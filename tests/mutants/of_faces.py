@@ -134,6 +134,6 @@ MUTANTS = [
         "    raise first from None\n"
         "known.stale = True  # another process may have left something to continue",
         "raise",
-        "tests/agent/recovery/test_left_by_others.py::test_a_message_that_somebody_appended_can_be_answered",
+        "tests/agent/recovery/test_left_by_others.py::test_a_message_appended_from_outside_can_be_answered",
     ),
 ]

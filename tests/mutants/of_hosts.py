@@ -80,7 +80,7 @@ MUTANTS = [
         "looopy.server.sse:place_of",
         'request.headers.get("last-event-id") or request.query_params.get("after")',
         'request.query_params.get("after")',
-        f"{_WIRE}::test_a_client_that_leaves_comes_again_behind_its_last_event",
+        f"{_WIRE}::test_a_client_that_reconnects_resumes_after_its_last_event",
     ),
     mutant(
         "jwt-takes-any-audience",
@@ -96,7 +96,7 @@ MUTANTS = [
         "looopy.server.page.budgets:owner_budget",
         "host.stores_for(auth), auth.actor_id",
         "host.stores, auth.actor_id",
-        "tests/server/test_budgets.py::test_an_owner_sees_what_was_used_reserved_and_is_allowed",
+        "tests/server/test_budgets.py::test_an_owner_sees_used_reserved_and_allowed_amounts",
     ),
     mutant(
         "release-while-it-runs",
@@ -112,7 +112,7 @@ MUTANTS = [
         "looopy.server.host:AgentHost.erase",
         "erased = await stores.contexts.erase(context_id, owner=actor_id, force=force)",
         "erased = await stores.contexts.erase(context_id, force=force)",
-        "tests/server/test_host.py::test_an_erasure_takes_no_context_that_somebody_made_meanwhile",
+        "tests/server/test_host.py::test_an_erasure_spares_a_context_created_meanwhile",
     ),
     mutant(
         "a-left-out-protocol-is-served",

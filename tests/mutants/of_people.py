@@ -21,7 +21,7 @@ MUTANTS = [
         "True",
         f"{_SECOND}::test_an_approved_call_runs_as_the_actor_of_its_turn",
         f"{_SECOND}::test_a_denied_call_is_answered_in_its_actors_turn",
-        f"{_SECOND}::test_a_credential_of_somebody_else_is_refused",
+        f"{_SECOND}::test_a_credential_of_another_actor_is_refused",
     ),
     mutant(
         "an-anonymous-call-borrows-an-identity",
@@ -30,7 +30,7 @@ MUTANTS = [
         "if plan.anonymous:",
         "if False:",
         f"{_SECOND}::test_an_anonymous_turns_call_runs_without_the_approvers_credentials",
-        f"{_SECOND}::test_a_decision_for_an_anonymous_turn_lends_nobody_an_identity",
+        f"{_SECOND}::test_a_decision_for_an_anonymous_turn_lends_no_identity",
     ),
     mutant(
         "a-second-decision-counts",
@@ -46,7 +46,7 @@ MUTANTS = [
         "looopy.agent.plan:_refuse_answers",
         "judged is not None and request != judged",
         "False",
-        "tests/server/test_deciding.py::test_a_request_is_judged_by_what_it_is_when_it_is_decided",
+        "tests/server/test_deciding.py::test_a_request_replaced_during_the_judgement_is_not_decided",
     ),
     mutant(
         "an-archive-brings-its-own-approval",
@@ -72,7 +72,7 @@ MUTANTS = [
         "looopy.loop.approval:_needed",
         "default=True",
         "default=False",
-        f"{_APPROVALS}::test_a_predicate_says_which_calls_need_it",
+        f"{_APPROVALS}::test_a_predicate_chooses_the_calls_that_need_approval",
     ),
     mutant(
         "a-late-yes-counts",
@@ -104,7 +104,7 @@ MUTANTS = [
         "looopy.loop.tool_calls:run_tools",
         "(_answer_done(turn, tasks, rest) or turn.out.asks) and tasks",
         "_answer_done(turn, tasks, rest) and tasks",
-        f"{_ASKING}::test_what_is_asked_beside_a_slow_call_is_stored_at_once",
+        f"{_ASKING}::test_a_request_beside_a_slow_call_is_stored_at_once",
     ),
     mutant(
         "a-compaction-takes-the-open-call",
@@ -145,7 +145,7 @@ MUTANTS = [
         "looopy.agent.plan:Answers.stored",
         " and request.request_id not in self.lost",
         "",
-        f"{_CREDENTIALS}::test_what_cannot_be_opened_is_not_kept",
+        f"{_CREDENTIALS}::test_a_credential_that_cannot_be_decrypted_is_not_stored",
     ),
     mutant(
         "credentials-beside-a-key",
@@ -170,7 +170,7 @@ MUTANTS = [
         'if claims.get("request_id") != request_id:',
         'if claims.get("request_id") is None:',
         f"{_SEALING}::test_claims_that_do_not_hold_are_refused",
-        f"{_CREDENTIALS}::test_what_is_not_encrypted_to_this_request_is_refused",
+        f"{_CREDENTIALS}::test_a_credential_encrypted_for_another_request_is_refused",
     ),
     mutant(
         "everybody-decides",
@@ -178,7 +178,7 @@ MUTANTS = [
         "looopy.server.deciding:requests_named",
         "if not await _may(may_answer, _opened(request, record), auth):\n    return None",
         "pass",
-        f"{_PROTOCOLS}::test_whoever_may_not_decide_gets_the_answer_for_an_unknown_context",
+        f"{_PROTOCOLS}::test_an_actor_who_may_not_decide_gets_the_answer_for_an_unknown_context",
     ),
     mutant(
         "decision-beside-a-text",
@@ -186,6 +186,6 @@ MUTANTS = [
         "looopy.server.protocols.ag_ui.request:RunRequest.decisions",
         "if self.message is not None or self.results:\n    return {}",
         "pass",
-        f"{_PROTOCOLS}::test_whoever_may_not_decide_gets_the_answer_for_an_unknown_context",
+        f"{_PROTOCOLS}::test_an_actor_who_may_not_decide_gets_the_answer_for_an_unknown_context",
     ),
 ]

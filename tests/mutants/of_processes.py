@@ -21,7 +21,7 @@ MUTANTS = [
         '" AND (:closing = 0 OR inbox_last <= :heard)"',
         "",
         f"{_ON_SQLITE}::test_a_turn_ends_only_when_it_has_heard_everything",
-        f"{_INBOX}::test_what_comes_in_before_the_last_commit_makes_the_turn_go_on[sqlite]",
+        f"{_INBOX}::test_a_message_before_the_last_commit_continues_the_turn[sqlite]",
     ),
     mutant(
         "delivered-and-kept",
@@ -30,7 +30,7 @@ MUTANTS = [
         "if commit.delivered:",
         "if not commit:",
         f"{_ON_SQLITE}::test_a_commit_that_says_messages_takes_them_out",
-        f"{_INBOX}::test_what_is_queued_while_idle_survives_and_is_continued[sqlite]",
+        f"{_INBOX}::test_a_message_queued_while_idle_is_kept_and_continued[sqlite]",
     ),
     mutant(
         "words-of-another-actor",
@@ -46,7 +46,7 @@ MUTANTS = [
         "looopy.loop.tool_calls:_start",
         "if await _steered(turn):",
         "if False:",
-        f"{_INBOX}::test_a_call_whose_commit_brings_the_news_is_not_run[memory]",
+        f"{_INBOX}::test_a_call_whose_commit_reports_steering_is_not_run[memory]",
     ),
     mutant(
         "cancel-comes-too-late",
@@ -122,7 +122,7 @@ MUTANTS = [
         "looopy.agent.lease:left_in_s",
         "seen.counted_for(record.lease_until)",
         "seen.counted",
-        "tests/unit/agent/test_lease.py::test_a_lease_that_was_renewed_meanwhile_is_looked_at_anew",
+        "tests/unit/agent/test_lease.py::test_a_lease_renewed_meanwhile_is_observed_again",
     ),
     mutant(
         "alive-by-the-clock",
@@ -155,7 +155,7 @@ MUTANTS = [
         "looopy.stores.owner:Owner.retire",
         "register.remove(self.where)",
         "pass",
-        "tests/unit/stores/test_owner.py::test_owners_of_another_process_are_told_apart",
+        "tests/unit/stores/test_owner.py::test_owners_of_another_process_are_distinguished",
     ),
     # --- the queue ---
     mutant(

@@ -103,7 +103,7 @@ MUTANTS = [
         "looopy.agent.state:snapshot",
         "pending=tuple(record.state.pending) if record.open_turn is None else (),",
         "pending=tuple(record.state.pending),",
-        "tests/unit/agent/test_state.py::test_while_a_turn_runs_nothing_can_be_answered",
+        "tests/unit/agent/test_state.py::test_no_request_is_pending_while_a_turn_runs",
     ),
     mutant(
         "token-in-url-shown",
@@ -185,6 +185,6 @@ MUTANTS = [
         "looopy.tools.sources.agents:_InnerRun._count",
         "if anew: self._context.charge(result.usage)",
         "self._context.charge(result.usage)",
-        "tests/agent/tools/test_agents_as_tools.py::test_what_the_agent_used_is_charged_once",
+        "tests/agent/tools/test_agents_as_tools.py::test_usage_of_the_inner_agent_is_charged_once",
     ),
 ]

@@ -139,7 +139,7 @@ MUTANTS = [
         "AND holder IS NOT NULL AND last_seq >= :known_seq",
         "AND holder IS NOT NULL",
         f"{_JOURNAL}::TestJournalOnSQLite::test_a_commit_ahead_of_the_store_writes_nothing",
-        f"{_WENT_BACK}::test_a_running_turn_writes_nothing_more[asyncpg-0-its claim]",
+        f"{_WENT_BACK}::test_a_running_turn_stops_writing[asyncpg-0-its claim]",
     ),
     mutant(
         "clear-without-fence",
@@ -1046,7 +1046,7 @@ MUTANTS = [
         "looopy.types.storable:check_text",
         'if "\\0" in value:',
         'if value == "\\0":',
-        "tests/unit/types/test_storable.py::test_what_a_backend_would_change_is_refused_with_its_place",
+        "tests/unit/types/test_storable.py::test_a_value_that_a_backend_would_change_is_refused_with_its_place",
         "tests/contract/every_store/test_messages.py::TestMessagesOnAsyncpg::"
         "test_text_that_a_database_refuses_is_refused",
     ),

@@ -81,7 +81,7 @@ MUTANTS = [
         "looopy.loop.parts:Turn.unsay",
         "self.progress.queued = [one for one in said if one.number not in gone]",
         "self.progress.queued = [one._replace(number=None) for one in said]",
-        f"{_QUEUES}::test_what_is_cleared_at_the_commit_that_says_it_is_not_said",
+        f"{_QUEUES}::test_a_message_cleared_before_its_commit_is_not_delivered",
     ),
     mutant(
         "model-asked-for-nothing",
@@ -89,7 +89,7 @@ MUTANTS = [
         "looopy.loop.iteration:_say",
         "if said:\n    turn.progress.go_on()",
         "turn.progress.go_on()",
-        f"{_QUEUES}::test_a_turn_that_went_on_for_what_is_cleared_ends_without_asking_the_model",
+        f"{_QUEUES}::test_a_turn_continued_for_a_cleared_message_ends_without_a_model_call",
     ),
     mutant(
         "handed-over-and-lost",
@@ -97,7 +97,7 @@ MUTANTS = [
         "looopy.loop.turn:_close",
         "progress.queued = [one for one in progress.queued if one.number is None]",
         "progress.queued = []",
-        "tests/unit/loop/test_incoming.py::test_what_was_handed_over_is_said_though_the_turn_ends",
+        "tests/unit/loop/test_incoming.py::test_a_handed_over_message_is_stored_though_the_turn_ends",
     ),
     mutant(
         "budget-of-one-turn",

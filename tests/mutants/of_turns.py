@@ -76,7 +76,7 @@ MUTANTS = [
         "await self._wait()",
         "tests/unit/stores/test_shield.py::test_waiting_for_an_earlier_write_is_not_cut_short",
         "tests/agent/turns/test_cancelling.py::"
-        "test_an_event_loop_that_stops_loses_no_result_behind_an_artifact",
+        "test_an_event_loop_that_stops_keeps_a_result_after_an_artifact",
     ),
     # --- secrets ---
     mutant(
@@ -273,7 +273,7 @@ MUTANTS = [
         "looopy.agent.context:ContextView._read",
         "self.forget()  # at once:",
         "# at once:",
-        "tests/agent/sharing/test_sharing.py::test_what_was_cleared_is_forgotten_though_reading_failed",
+        "tests/agent/sharing/test_sharing.py::test_a_cleared_history_is_dropped_though_reading_failed",
     ),
     mutant(
         "stale-knowledge-is-used",
@@ -290,7 +290,7 @@ MUTANTS = [
         "looopy.agent.dead_turns:close_dead_turn",
         'tool is not None and (not open_call.started or tool.on_resume == "rerun")',
         'tool is not None and (not open_call.started or tool.on_resume != "ask")',
-        f"{_CONTINUING}::test_continuing_runs_what_may_run_again_and_never_what_may_not",
+        f"{_CONTINUING}::test_continuing_runs_only_calls_that_may_run_again",
         "tests/unit/agent/test_plan.py::test_a_dead_turn_is_closed_as_its_tools_say",
     ),
     mutant(
@@ -307,7 +307,7 @@ MUTANTS = [
         "looopy.agent.request:TurnRequest.has_auth",
         "return self.auth_context is not None and not self.auth_context.expired()",
         "return self.auth_context is None or not self.auth_context.expired()",
-        f"{_CONTINUING}::test_a_turn_with_credentials_goes_on_only_with_fresh_ones",
+        f"{_CONTINUING}::test_a_turn_with_credentials_continues_only_with_fresh_ones",
         "tests/unit/agent/test_plan.py::test_what_had_credentials_needs_fresh_ones",
     ),
     mutant(
@@ -367,7 +367,7 @@ MUTANTS = [
         "looopy.agent.state:spent_before",
         "return Spent(state.usage + state.charged, ",
         "return Spent(state.usage, ",
-        "tests/agent/turns/test_budgets.py::test_what_tools_charge_counts_for_the_context",
+        "tests/agent/turns/test_budgets.py::test_charges_of_tools_count_for_the_context",
     ),
     mutant(
         "a-dead-turn-took-no-time",
@@ -393,7 +393,7 @@ MUTANTS = [
         "looopy.llm.render:Rendering._settle",
         "settled.append(synthetic_result(item, text, timestamp=owner.timestamp))",
         "assert text",
-        "tests/unit/llm/test_render.py::test_a_missing_result_says_that_the_outcome_is_unknown",
+        "tests/unit/llm/test_render.py::test_a_missing_result_is_rendered_as_an_unknown_outcome",
     ),
     mutant(
         "every-result-counts",
@@ -401,7 +401,7 @@ MUTANTS = [
         "looopy.llm.render:Rendering._answer",
         "place = places.pop(0)",
         "place = places[0]",
-        "tests/unit/llm/test_render.py::test_of_two_results_the_first_counts",
+        "tests/unit/llm/test_render.py::test_the_first_of_two_results_is_rendered",
     ),
     mutant(
         "a-late-result-is-overlooked",
@@ -459,7 +459,7 @@ MUTANTS = [
         "known.staged = known.staged or self._stores.stage_artifacts()",
         "pass",
         "tests/agent/tools/test_buffered_artifacts.py::"
-        "test_nothing_is_stored_before_the_save_and_all_by_it",
+        "test_artifacts_are_stored_by_the_save_and_not_before",
     ),
     mutant(
         "half-of-the-artifacts-are-stored",
@@ -502,7 +502,7 @@ MUTANTS = [
         "looopy.stores.sql.statements:COMMIT",
         '" AND (:closing = 0 OR inbox_last <= :heard)"',
         "",
-        "tests/agent/inbox/test_inbox.py::test_what_comes_in_before_the_last_commit_makes_the_turn_go_on",
+        "tests/agent/inbox/test_inbox.py::test_a_message_before_the_last_commit_continues_the_turn",
     ),
     # --- summaries ---
     mutant(
@@ -511,7 +511,7 @@ MUTANTS = [
         "looopy.agent.compact:condense",
         "now is None or (now.visible_from, now.created_at, now.hidden) != born",
         "now is None",
-        "tests/agent/history/test_compaction.py::test_what_was_cleared_meanwhile_is_not_brought_back",
+        "tests/agent/history/test_compaction.py::test_a_context_cleared_meanwhile_gets_no_summary",
     ),
     mutant(
         "summary-forgotten",
@@ -519,7 +519,7 @@ MUTANTS = [
         "looopy.agent.context:ContextView._read_anew",
         "if summary is not None and records and",
         "if False and records and",
-        "tests/agent/history/test_compaction.py::test_a_summary_far_behind_the_window_is_found",
+        "tests/agent/history/test_compaction.py::test_a_summary_far_before_the_window_is_found",
     ),
     mutant(
         "memory-ahead-of-the-store",
@@ -575,7 +575,7 @@ MUTANTS = [
         "looopy.agent.context:ContextView._add",
         "self.view.offset = self._count_to(end) - len(self._places)",
         "self.view.offset = 0",
-        "tests/agent/history/test_prompt_cache.py::test_an_agent_for_each_turn_sends_what_one_that_lives_sends",
+        "tests/agent/history/test_prompt_cache.py::test_an_agent_per_turn_sends_the_requests_of_a_long_lived_one",
     ),
     mutant(
         "a-rewind-moves-the-cut",
@@ -599,7 +599,7 @@ MUTANTS = [
         "looopy.agent.compact:condense",
         "if config.hooks.on_compact is not None:",
         "if False:",
-        f"{_UNDO}::test_a_hook_sees_what_goes_and_may_reword_it",
+        f"{_UNDO}::test_a_hook_gets_the_summarised_messages_and_may_change_the_text",
     ),
     mutant(
         "covered-and-kept",
@@ -607,7 +607,7 @@ MUTANTS = [
         "looopy.agent.compact:covered",
         "end = before(at - 1, kept_by(summary), record.hidden)",
         "end = at - 1",
-        f"{_UNDO}::test_what_went_into_a_summary_can_be_read",
+        f"{_UNDO}::test_the_summarised_messages_can_be_read",
     ),
     mutant(
         "a-cut-by-an-old-record",
@@ -631,7 +631,7 @@ MUTANTS = [
         "looopy.history.summarise:read_part",
         "if full or not await backlog.more():",
         "if True:",
-        f"{_COMPACTION}::test_an_agent_made_anew_summarises_all_there_is",
+        f"{_COMPACTION}::test_a_new_agent_summarises_the_whole_history",
         f"{_COMPACTION}::test_auto_compact_that_is_switched_on_late_reads_what_came_before",
     ),
     mutant(

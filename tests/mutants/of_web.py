@@ -16,7 +16,7 @@ MUTANTS = [
         "looopy.server.protocols.deltas:GrowingAnswer.more",
         "yield from self._grow(kind, number, number, text[seen:])",
         "yield from self._grow(kind, number, number, text)",
-        f"{_GROWING}::test_a_viewer_who_is_late_and_slow_gets_each_character_once",
+        f"{_GROWING}::test_a_late_and_slow_viewer_gets_each_character_once",
     ),
     mutant(
         "web-merged-thinking-lost",
@@ -48,7 +48,7 @@ MUTANTS = [
         "looopy.server.protocols.ai_sdk.chat:Chat._continue",
         "if others and known is None:",
         "if False:",
-        f"{_CHAT}::test_answers_that_nobody_asked_for_are_refused_with_their_place",
+        f"{_CHAT}::test_answers_without_a_request_are_refused_with_their_place",
     ),
     mutant(
         "web-answer-given-before-is-refused",
@@ -81,7 +81,7 @@ MUTANTS = [
         "looopy.server.protocols.repeats:check_again",
         "if tool is not None:",
         "if False:",
-        f"{_CHAT}::test_a_message_whose_tool_acted_is_regenerated_only_if_that_is_forced",
+        f"{_CHAT}::test_a_message_whose_tool_acted_is_regenerated_only_with_force",
         f"{_RUNS}::test_a_run_with_effects_is_not_done_again_unless_it_is_forced",
     ),
     mutant(

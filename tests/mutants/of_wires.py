@@ -29,7 +29,7 @@ MUTANTS = [
         "looopy.llm.failures:redact",
         "return redactor.split(text[:most])[0]",
         "return redactor.text(text[:most])",
-        f"{_FAILURES}::test_a_key_at_the_end_of_what_is_read_is_not_half_shown",
+        f"{_FAILURES}::test_a_key_cut_at_the_end_of_the_body_is_not_shown",
     ),
     mutant(
         "runs-read-anew",

@@ -145,7 +145,7 @@ async def until_gone(state, task_id):
         await asyncio.sleep(0.005)
 
 
-async def test_each_event_of_a_task_is_sent_in_order_to_whom_its_owner_names(caplog):
+async def test_push_notifications_arrive_in_order_at_the_receivers_of_the_owner(caplog):
     """
     Over both bindings and in 0.3; statuses and artifacts, a question and its answer, with the
     receiver's token and credentials, which no answer, no log and no row shows.
@@ -424,7 +424,7 @@ asyncio.run(main(*sys.argv[1:]))
 
 
 @pytest.mark.long
-async def test_a_killed_server_sends_what_it_owed_once_it_is_back(sqlite_file):
+async def test_a_killed_server_sends_its_outstanding_notifications_after_a_restart(sqlite_file):
     """Killed while a receiver has not answered: the next process begins with that event."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))

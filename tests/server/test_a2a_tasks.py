@@ -85,7 +85,7 @@ STATES = [
 ]
 
 
-def test_a_task_waits_only_for_what_can_be_answered():
+def test_a_task_is_input_required_only_while_its_request_is_open():
     """A question that is gone does not leave its task waiting."""
     for one, state in STATES:
         assert TaskState.Name(one.state) == f"TASK_STATE_{state}"
@@ -208,7 +208,7 @@ def test_a_text_or_data_that_answers(pending, parts, inputs):
         ([ASK], [Part(raw=b"x", media_type="text/plain")]),
     ],
 )
-def test_a_message_that_decides_nothing(pending, parts):
+def test_a_message_without_a_decision_is_refused(pending, parts):
     """An approval is not guessed."""
     with pytest.raises(InvalidParamsError):
         answers(pending, said(*parts))

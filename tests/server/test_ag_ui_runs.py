@@ -106,7 +106,7 @@ async def test_a_run_that_is_posted_twice_is_one_turn(made):
     assert len(provider.requests) == 1
 
 
-async def test_a_page_that_opens_a_thread_sees_it_and_starts_nothing(made):
+async def test_a_page_that_opens_a_thread_gets_its_messages_and_starts_no_turn(made):
     """A new thread, somebody else's, one that waits: no turn begins."""
     run, provider = made(tool_call("pay", eur=5))
     empty = await run("r-0")
@@ -169,7 +169,7 @@ AGAIN = {"forwardedProps": {"looopy": {"again": True}}}
 FORCED = {"forwardedProps": {"looopy": {"again": True, "force": True}}}
 
 
-async def test_a_message_that_is_known_is_shown_edited_or_answered_anew(made):
+async def test_a_known_message_is_shown_edited_or_answered_again(made):
     """By the id that the page gave it or that of the snapshot; anew only if it asks for that."""
     run, provider = made(*[text(f"{n}.") for n in range(5)])
     await run("r-1", SAYS)

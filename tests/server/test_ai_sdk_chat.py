@@ -213,7 +213,7 @@ async def test_a_late_copy_of_any_request_shows_what_that_request_began(made):
     assert len(provider.requests) == len(replies)
 
 
-async def test_a_message_whose_tool_acted_is_regenerated_only_if_that_is_forced(made):
+async def test_a_message_whose_tool_acted_is_regenerated_only_with_force(made):
     """A turn that failed is continued instead; so no tool runs twice."""
     broken = failure(RuntimeError("the model is gone"))
     replies = [tool_call("pay", eur=5), broken, text("Paid."), tool_call("pay", eur=5)]
@@ -389,7 +389,7 @@ async def test_an_id_of_no_message_is_that_of_a_new_one(odd, made):
     assert len(provider.requests) == 3
 
 
-async def test_answers_that_nobody_asked_for_are_refused_with_their_place(made):
+async def test_answers_without_a_request_are_refused_with_their_place(made):
     """Nothing is stored; an approval of somebody else's context is no approval here."""
     chat, provider = made(tool_call("pay", eur=5), text("Never."))
     page = Page(chat)
@@ -516,7 +516,7 @@ def test_files_of_the_page_become_blocks():
         (None, b"\xff\xfe", "application/octet-stream"),
     ],
 )
-def test_a_file_whose_type_the_browser_does_not_know_gets_one(name, data, media):
+def test_a_file_without_a_media_type_gets_one(name, data, media):
     """It comes with an empty type: the name tells it, or the content."""
     url = f"data:;base64,{base64.b64encode(data).decode()}"
     part = {"type": "file", "mediaType": "", "url": url} | ({"filename": name} if name else {})

@@ -81,7 +81,7 @@ async def test_an_answer_is_streamed_as_the_ai_sdk_wants_it():
         ),
     ],
 )
-async def test_a_refused_request_says_why_and_where_in_plain_text(body, status, text):
+async def test_a_refusal_names_place_and_reason_in_plain_text(body, status, text):
     """The AI SDK's error has the body as its message; nothing is stored."""
     limits = Limits(body_bytes=20_000, message_bytes=4_000)
     async with serving(limits=limits, **FACE) as (client, host):
@@ -97,7 +97,7 @@ async def test_a_refused_request_says_why_and_where_in_plain_text(body, status, 
         assert await host.stores.journal.events("trip") == before
 
 
-async def test_somebody_elses_chat_is_one_that_does_not_exist():
+async def test_the_chat_of_another_actor_is_not_found():
     """Every verb, and without credentials 401."""
     async with serving(**FACE) as (client, host):
         await client.post("/api/chat", json=TRIP)

@@ -219,7 +219,7 @@ async def test_each_version_of_an_artifact_is_described_without_its_content():
         assert (await client.get(f"{path}?describe=maybe")).status_code == 400
 
 
-async def test_the_compact_format_says_each_thing_once():
+async def test_the_compact_format_sends_each_result_once():
     """A result crosses the wire once, and a delta costs at most twice its text."""
 
     def make(context_id, stores):
@@ -252,7 +252,7 @@ async def test_the_compact_format_says_each_thing_once():
 
 
 @pytest.mark.parametrize("token", [None, BEN, EVE, "c" * 20])
-async def test_nobody_else_sees_a_context(token):
+async def test_a_context_is_hidden_from_other_actors(token):
     """401 without credentials; 404 for another actor or tenant, as if there were no context."""
     async with serving() as (client, _):
         await client.post("/contexts/c/turns", json={"message": "Hi."})

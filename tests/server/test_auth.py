@@ -153,7 +153,7 @@ async def test_a_public_key_is_no_secret():
         {"jwks": {"keys": [OctKey.generate_key(256, {"kid": "one"}).as_dict()]}},
     ],
 )
-def test_what_cannot_be_safe_is_not_configured(wrong):
+def test_an_unsafe_configuration_of_tokens_is_refused(wrong):
     """Said at the start, not at the first request."""
     options = {"issuer": ISSUER, "audience": AUDIENCE, "jwks": {"keys": [ONE.as_dict()]}}
     with pytest.raises(ConfigurationError):
@@ -319,7 +319,7 @@ def test_the_token_of_this_machine_counts_on_this_machine(monkeypatch):
         LocalToken()
 
 
-async def test_an_application_tells_by_itself_who_asks():
+async def test_a_function_of_the_application_authenticates_requests():
     """By a coroutine function too; credentials that have expired are 401."""
     from datetime import UTC, datetime, timedelta
 

@@ -41,7 +41,7 @@ def agent(context_id, stores, tokens=500):
     )
 
 
-async def test_each_face_says_which_budget_has_no_room(stores):
+async def test_each_protocol_names_the_budget_that_is_exhausted(stores):
     """From the log, where no warning is; and none of them says that it was answered."""
     async with agent("c", stores) as asking:
         await asking.execute_turn("Hi.")
@@ -101,7 +101,7 @@ async def test_a_client_continues_the_turn_when_there_is_room(stores):
             assert found["waits_for_limit"] is None
 
 
-async def test_an_owner_sees_what_was_used_reserved_and_is_allowed(stores):
+async def test_an_owner_sees_used_reserved_and_allowed_amounts(stores):
     """Their own and nobody else's, in their tenant; with the limits of the agent of the context."""
     made, asked = [], asyncio.Event()
 

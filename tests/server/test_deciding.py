@@ -130,7 +130,7 @@ async def test_a_manager_decides_and_the_call_runs_as_its_owner():
 
 
 @pytest.mark.parametrize("may_answer", [managers, None])
-async def test_whoever_may_not_answer_finds_nothing(may_answer):
+async def test_an_actor_who_may_not_answer_gets_context_not_found(may_answer):
     """Neither the request nor the conversation; before and after it was decided."""
     async with hosting(may_answer=may_answer) as (host, office):
         name = await ask(host)
@@ -151,7 +151,7 @@ async def test_whoever_may_not_answer_finds_nothing(may_answer):
         assert office.ran == []
 
 
-async def test_a_request_is_judged_by_what_it_is_when_it_is_decided():
+async def test_a_request_replaced_during_the_judgement_is_not_decided():
     """A conversation that was made anew has other requests, with ids that come again."""
     judged, go = asyncio.Event(), asyncio.Event()
 
@@ -185,7 +185,7 @@ async def test_only_true_permits(said):
             await host.decide("c", name, Approve(), BOSS)
 
 
-async def test_a_function_that_fails_permits_nothing():
+async def test_a_failing_may_answer_permits_no_decision():
     """It is a failure of the server, in its own words."""
 
     def fails(request, auth):

@@ -170,7 +170,9 @@ async def decisions(host, context_id="c"):
 
 @every_protocol
 @pytest.mark.parametrize("may_answer", [managers, None])
-async def test_whoever_may_not_decide_gets_the_answer_for_an_unknown_context(protocol, may_answer):
+async def test_an_actor_who_may_not_decide_gets_the_answer_for_an_unknown_context(
+    protocol, may_answer
+):
     """So does a person who says more than decisions, before the decision and after it."""
     async with served(protocol, may_answer=may_answer) as (host, office, said, post):
         name, dropping = await ask(host), await ask(host, "d", "drop")
@@ -239,7 +241,7 @@ async def test_an_owners_decision_that_comes_again_is_the_same_and_another_is_re
 
 
 @pytest.mark.parametrize("protocol", [Previous, A2A])
-async def test_no_limit_tells_a_stranger_that_a_context_exists(protocol):
+async def test_limits_reveal_no_context_to_a_stranger(protocol):
     """Where the answer for an unknown context comes before all limits."""
     async with served(protocol, limits=Limits(turns_per_minute=1)) as (host, _, said, post):
         dropping = await ask(host, "d", "drop")
@@ -250,7 +252,9 @@ async def test_no_limit_tells_a_stranger_that_a_context_exists(protocol):
 
 
 @every_protocol
-async def test_a_person_who_may_decide_no_more_finds_nothing_of_the_own_decision(protocol):
+async def test_a_decision_repeated_after_losing_permission_gets_the_answer_for_an_unknown_context(
+    protocol,
+):
     """The same decision, sent again after that, is one about an unknown context."""
     allowed = ["boss"]
     async with served(protocol, may_answer=lambda _, auth: auth.actor_id in allowed) as (

@@ -82,7 +82,7 @@ async def test_a_malformed_range_or_several_do_not_count(world, said):
     ("name", "said"),
     [("file", f"bytes={len(DATA)}-"), ("file", "bytes=-0"), ("empty", "bytes=0-")],
 )
-async def test_a_range_behind_the_end_is_refused_with_the_size(world, name, said):
+async def test_a_range_past_the_end_is_refused_with_the_size(world, name, said):
     """416, with the size in `Content-Range`."""
     client, _ = world
     answer = await client.get(f"/contexts/c/artifacts/{name}", headers={"Range": said})

@@ -71,7 +71,7 @@ async def _read(feed: Feed, after: int | None, *, turns: int = 1) -> list[AgentE
     return got
 
 
-async def test_a_reader_who_comes_at_any_moment_gets_everything_once() -> None:
+async def test_a_reader_who_joins_at_any_moment_gets_each_event_once() -> None:
     """Also in the middle of an answer, whose text then comes whole."""
     async with open_stores("memory:") as stores, _fed(stores) as (agent, feed):
         readers = []
@@ -95,7 +95,7 @@ async def test_a_reader_who_comes_at_any_moment_gets_everything_once() -> None:
         assert sum(_texts(got)[1][0] == ANSWER for got in read) > 20
 
 
-async def test_a_reader_who_leaves_continues_behind_the_last_event() -> None:
+async def test_a_reader_who_reconnects_resumes_after_the_last_event() -> None:
     """Cut after every five events."""
     async with open_stores("memory:") as stores, _fed(stores) as (agent, feed):
 
@@ -173,7 +173,7 @@ async def test_a_position_beyond_the_head_is_refused() -> None:
             await _read(feed, 8)
 
 
-async def test_a_slow_reader_is_cut_off_and_disturbs_nobody() -> None:
+async def test_a_slow_reader_is_disconnected_and_others_are_unaffected() -> None:
     """It gets what waited for it, then the error."""
     async with open_stores("memory:") as stores, _fed(stores, limit=8) as (agent, feed):
         quick = asyncio.create_task(_read(feed, 0))
@@ -312,7 +312,7 @@ async def test_a_position_that_this_process_has_not_reached_is_kept() -> None:
         await feed.close()
 
 
-async def test_a_reader_who_leaves_at_once_takes_nothing_from_the_next() -> None:
+async def test_a_reader_who_leaves_at_once_costs_the_next_reader_no_event() -> None:
     """It had not been admitted when the answer grew."""
     async with open_stores("memory:") as stores:
         async with Agent("c", llm_provider=_model(), tools=[add], stores=stores) as agent:

@@ -49,7 +49,7 @@ CASES = {
 
 @pytest.mark.parametrize("chunked", [False, True])
 @pytest.mark.parametrize("case", CASES)
-async def test_the_answer_to_a_body_that_nobody_reads_arrives(case, chunked):
+async def test_the_answer_to_an_unread_body_arrives(case, chunked):
     """A client that sends all of its body first gets the answer, and no reset."""
     head, size, status, code = CASES[case]
     async with serving(World(), limits=Limits(body_bytes=LIMIT)) as (client, _):
@@ -67,7 +67,7 @@ async def test_the_answer_to_a_body_that_nobody_reads_arrives(case, chunked):
         assert code in (None, said["error"]["code"])
 
 
-async def test_a_connection_serves_on_after_a_body_that_nobody_read():
+async def test_a_connection_serves_the_next_request_after_an_unread_body():
     """Its rest is not taken for the next request."""
     async with serving(World()) as (client, _):
         address = (client.base_url.host, client.base_url.port)

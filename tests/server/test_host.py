@@ -100,7 +100,7 @@ async def test_the_owner_has_many_turns_with_one_agent(stores):
                 await agent.execute_turn("Hi.", BEN)
 
 
-async def test_a_request_that_leaves_takes_nothing_with_it(stores):
+async def test_a_cancelled_request_cancels_neither_start_nor_turn(stores):
     """Neither the start that others wait for, nor the turn that it began."""
     maker = Maker(tool_call("wait"), text("Done."))
     async with AgentHost(maker, stores) as host:
@@ -138,7 +138,7 @@ async def test_the_least_recently_used_idle_agent_gives_its_place(stores):
         assert (await say(host, "one", "Again.")).turn == 3
 
 
-async def test_no_place_is_an_error_that_says_so(stores):
+async def test_a_host_without_room_for_an_agent_refuses_with_its_limit(stores):
     """Nothing is stored for the request."""
     maker = Maker()
     async with AgentHost(maker, stores, max_agents=1) as host:
@@ -150,7 +150,7 @@ async def test_no_place_is_an_error_that_says_so(stores):
         assert host.agent_count == 1
 
 
-async def test_an_agent_that_nobody_uses_is_shut_down(stores):
+async def test_an_idle_agent_is_shut_down(stores):
     """After its idle time; a later request has a new one."""
     maker = Maker()
     async with AgentHost(maker, stores, idle_s=0.01) as host:
@@ -190,7 +190,7 @@ async def test_an_idle_time_begins_when_a_long_turn_ends(stores):
         assert kept.closing is None
 
 
-async def test_a_context_of_somebody_else_looks_like_none(stores):
+async def test_the_context_of_another_actor_is_reported_as_missing(stores):
     """Of another actor, of another tenant, of nobody; whatever one wants of it."""
     maker = Maker()
     async with AgentHost(maker, stores) as host:
@@ -399,7 +399,7 @@ async def test_an_erased_context_leaves_no_agent(stores):
         assert (await say(host, "c", auth=BEN)).turn == 1
 
 
-async def test_an_erasure_takes_no_context_that_somebody_made_meanwhile(stores):
+async def test_an_erasure_spares_a_context_created_meanwhile(stores):
     """Between the check and the erasure the context went, and another person took its name."""
     async with AgentHost(Maker(), stores) as host:
         await say(host, "c")

@@ -266,7 +266,7 @@ async def test_a_body_is_measured_while_it_comes_in_at_every_face(monkeypatch, c
             assert Chunk.most < 10, name
 
 
-async def test_a_body_says_that_it_is_json_at_every_face():
+async def test_every_protocol_requires_a_json_content_type():
     """In UTF-8 and as it is."""
     async with world_of() as world:
         for name, face in BODIES.items():
@@ -281,7 +281,7 @@ async def test_a_body_says_that_it_is_json_at_every_face():
                 assert face.error(answer)[0] in ("unsupported_media_type", None)
 
 
-async def test_every_route_asks_who_it_is_and_where_it_is():
+async def test_every_route_checks_credentials_and_origin():
     """401 in the form of the face, 421 and 403 before any face."""
     now = time.time()
     tokens = {
@@ -389,7 +389,7 @@ def with_junk(value, path, junk):
 
 
 @pytest.mark.parametrize("name", [name for name in EVERY if name != "mcp"])
-async def test_junk_at_any_place_is_nobodys_fault(name):
+async def test_junk_at_any_place_never_causes_a_server_error(name):
     """Each value of a request in turn is one of another type: accepted or refused, never 5xx."""
     face = EVERY[name]
     async with world_of() as world:

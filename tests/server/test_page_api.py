@@ -112,7 +112,7 @@ async def test_a_page_finds_lists_and_reads_without_reading_everything():
             assert (await client.get(f"/contexts/c/{path}", headers=other)).status_code == 404
 
 
-async def test_the_compact_stream_includes_what_a_page_asks_for():
+async def test_the_compact_stream_includes_the_fields_a_page_requests():
     """Thinking as it grows, reports and retries; each only if it is asked for."""
 
     @tool(effects="none")

@@ -225,7 +225,7 @@ async def test_bytes_are_counted_again_after_a_while():
         assert 900 < int(refused.value.headers["Retry-After"]) <= 1000
 
 
-async def test_bytes_that_cannot_be_counted_are_said():
+async def test_bytes_that_cannot_be_counted_are_reported():
     """A store that does not count them does not let everybody pass."""
 
     class Index:

@@ -128,7 +128,7 @@ async def test_a_conversation_by_its_responses() -> None:
         assert [one.id async for one in client.models.list()] == ["looopy"]
 
 
-async def test_behind_an_older_response_the_conversation_forks() -> None:
+async def test_continuing_an_older_response_forks_the_conversation() -> None:
     """The newer response stays as it was; a request that is refused leaves no fork."""
     async with open_stores("memory:") as stores, _calling(stores) as client:
         first = await client.responses.create(model="looopy", input="one", conversation="c")
@@ -152,7 +152,7 @@ async def test_behind_an_older_response_the_conversation_forks() -> None:
         assert (await client.responses.retrieve(second.id)).output_text == "I heard ['one', 'two']"
 
 
-async def test_a_stream_is_what_the_response_will_be() -> None:
+async def test_a_stream_equals_the_stored_response() -> None:
     """While the turn runs, and again from the log."""
     async with _client() as client:
         async with client.responses.stream(model="looopy", input="add") as stream:
@@ -169,7 +169,7 @@ async def test_a_stream_is_what_the_response_will_be() -> None:
         assert events[-1].response == kept
 
 
-async def test_a_stream_that_broke_continues_behind_its_last_number() -> None:
+async def test_a_broken_stream_resumes_after_its_last_number() -> None:
     """While the turn runs, and when it is over: no letter twice, none lost."""
     async with _client() as client:
         stream = await client.responses.create(
@@ -292,7 +292,7 @@ async def test_hints_that_change_no_answer_are_ignored_by_name() -> None:
         assert done.status == "completed"
 
 
-async def test_a_client_brings_what_the_owner_allows() -> None:
+async def test_a_client_sends_the_instructions_and_tools_that_the_owner_allows() -> None:
     """Its instructions reach the prompt, and its tools the model; their calls wait for it."""
 
     def prompt(turn: TurnContext) -> str:
@@ -432,7 +432,7 @@ async def test_yes_twice_is_two_turns() -> None:
             assert done.output_text == f"I heard {['yes'] * count}"
 
 
-async def test_the_digest_of_a_request_tells_no_answer() -> None:
+async def test_the_digest_of_a_request_does_not_depend_on_its_answers() -> None:
     """An answer to a call may be a credential, which could be guessed from what is stored."""
     answer = {"type": "function_call_output", "call_id": "c", "output": "a secret"}
     asked = Asked(
@@ -479,7 +479,7 @@ BAD: list[tuple[dict[str, Any], int, str | None]] = [
 ]
 
 
-async def test_a_bad_request_names_its_place_and_stores_nothing() -> None:
+async def test_a_bad_request_is_refused_with_its_place_and_stores_no_turn() -> None:
     """In the API's form of errors."""
     async with open_stores("memory:") as stores, _calling(stores) as client:
         for given, status, param in BAD:

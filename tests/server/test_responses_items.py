@@ -147,7 +147,7 @@ async def test_a_failed_call_of_the_model_is_not_part_of_the_response() -> None:
     assert len(builder.response()["output"]) == 1
 
 
-async def test_a_failed_turn_says_why() -> None:
+async def test_a_failed_turn_has_the_reason_as_its_error() -> None:
     """In `error`, and the stream ends by `response.failed`."""
     model = ScriptedProvider([failure(LLMError("no"))])
     config = LoopConfig(retry=RetryPolicy(attempts=0))
@@ -186,7 +186,7 @@ def test_an_answer_that_was_cut_is_incomplete() -> None:
     assert response.incomplete_details.reason == "max_output_tokens"
 
 
-def test_the_usage_counts_what_the_cache_served() -> None:
+def test_the_usage_includes_tokens_read_from_the_cache() -> None:
     """`input_tokens` has it, as in the API."""
     usage = usage_of(Usage(input=5, cache_read=30, cache_write=7, output=4, reasoning=1))
     assert (usage["input_tokens"], usage["output_tokens"], usage["total_tokens"]) == (42, 4, 46)
@@ -210,7 +210,7 @@ def test_other_texts_are_no_ids(given: str) -> None:
 
 
 @pytest.mark.parametrize("of_log", [False, True])
-async def test_a_stream_continues_behind_each_number_without_loss_or_repetition(
+async def test_a_stream_resumes_after_each_number_without_loss_or_repetition(
     of_log: bool,
 ) -> None:
     """Whichever stream the client had before, and whichever it gets then."""

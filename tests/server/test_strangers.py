@@ -336,7 +336,7 @@ def stored(world, tenant="default"):
     return re.sub(r"lease_until=[\d.]+", "", repr(kept))
 
 
-async def test_somebody_elses_context_is_one_that_is_not_there():
+async def test_the_context_of_another_actor_is_not_found():
     """For each verb, another actor and another tenant: the answer to the byte, and what is kept."""
     async with serving() as world:
         for route, requests in TABLE.items():
@@ -358,7 +358,7 @@ async def test_somebody_elses_context_is_one_that_is_not_there():
                 assert HERS not in (await ask(world, "GET", (path, None, {}), token))[2]
 
 
-async def test_a_request_that_would_make_a_context_takes_nobody_elses():
+async def test_a_request_that_creates_a_context_gets_no_context_of_another_actor():
     """Within the tenant it is refused; another tenant gets one of its own of the same name."""
     async with serving() as world:
         before = stored(world)

@@ -86,7 +86,7 @@ async def until(condition):
         await asyncio.sleep(0.005)
 
 
-async def test_a_client_that_leaves_comes_again_behind_its_last_event():
+async def test_a_client_that_reconnects_resumes_after_its_last_event():
     """The turn does not notice; each durable event arrives once, whoever was connected."""
     world = World()
     async with serving(world) as (client, host):
@@ -106,7 +106,7 @@ async def test_a_client_that_leaves_comes_again_behind_its_last_event():
             assert [place for place, _, _ in await read(three, most=1)] == [str(places[-1])]
 
 
-async def test_who_listens_at_another_server_sees_every_event_once(tmp_path):
+async def test_a_subscriber_at_another_server_gets_each_event_once(tmp_path):
     """Two servers on one database: one runs the turn, the other one tells of it."""
     world, url = World(), f"sqlite:///{tmp_path}/app.db"
     async with serving(world, url) as (here, _), serving(world, url) as (there, _):

@@ -119,7 +119,7 @@ def test_a_fact_that_is_not_given_has_its_declared_default(cls):
             assert hasattr(error, name)
 
 
-def test_what_may_help_to_try_again_says_so():
+def test_retryable_errors_are_marked():
     """`retryable` is true for outages and rate limits, and can be set for one error."""
     assert errors.LLMUnavailable("down").retryable
     assert errors.RateLimited("slow").retryable

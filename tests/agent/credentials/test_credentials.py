@@ -175,9 +175,7 @@ async def test_a_process_that_cannot_read_it_asks_again(make_agent, stores, auth
 
 
 @pytest.mark.parametrize("where", ["here", "of another agent"])
-async def test_what_is_not_encrypted_is_refused_though_nobody_has_the_key(
-    make_agent, stores, where
-):
+async def test_a_plain_credential_is_refused_without_the_key(make_agent, stores, where):
     """After a restart, or for the key of an agent that is a tool: nothing is stored of it."""
     theirs = replace(PAT, key={"kty": "EC"}, request_id="1-c", context_id="another")
 
@@ -201,7 +199,7 @@ async def test_what_is_not_encrypted_is_refused_though_nobody_has_the_key(
     assert there.state.pending == (request,)
 
 
-async def test_what_cannot_be_opened_is_not_kept(make_agent, stores):
+async def test_a_credential_that_cannot_be_decrypted_is_not_stored(make_agent, stores):
     """Recorded in part by a process without the key: its tool asks again anyway."""
     agent, [token, where] = await asked(make_agent, stores, "both")
     value = encrypt_credential(TOKEN, token.auth)
@@ -256,7 +254,7 @@ async def test_a_tool_may_ask_on_after_credentials(make_agent, stores):
         lambda request: encrypt_credential("x" * 70_000, request.auth),
     ],
 )
-async def test_what_is_not_encrypted_to_this_request_is_refused(make_agent, stores, wrong):
+async def test_a_credential_encrypted_for_another_request_is_refused(make_agent, stores, wrong):
     """Before anything is stored, without showing it; the request goes on waiting."""
     agent, [request] = await asked(make_agent, stores, "push", auth_key=SECRET)
     before = await stores.journal.events("ada")
@@ -268,7 +266,7 @@ async def test_what_is_not_encrypted_to_this_request_is_refused(make_agent, stor
     assert agent.state.pending == (request,)
 
 
-async def test_one_answer_does_not_fit_two_requests(make_agent, stores):
+async def test_an_answer_to_one_request_is_refused_by_another(make_agent, stores):
     """Each is bound to its request, though both ask for the same."""
     agent = await make_agent(
         [(tool_call("push"), tool_call("push"))], tools=TOOLS, stores=stores, auth_key=SECRET
@@ -280,7 +278,7 @@ async def test_one_answer_does_not_fit_two_requests(make_agent, stores):
     assert USED == []
 
 
-async def test_a_credential_is_compared_with_what_was_asked_for(make_agent, stores):
+async def test_a_credential_is_compared_with_its_request(make_agent, stores):
     """Once it is opened, by the schema; the refusal shows nothing of it."""
 
     @tool
@@ -366,15 +364,13 @@ async def test_signing_in_with_oauth2(make_agent, stores):
     assert [({"code": TOKEN}, request.auth.code_challenge)] == USED
 
 
-def test_a_secret_that_guards_nothing_is_refused():
+def test_a_short_auth_key_is_refused():
     """In the constructor."""
     with pytest.raises(ConfigurationError, match="auth_key"):
         Agent("ada", llm_provider="local", auth_key="short")
 
 
-async def test_without_the_extra_the_tool_fails_and_says_what_to_install(
-    make_agent, stores, monkeypatch
-):
+async def test_the_result_without_the_extra_names_the_extra(make_agent, stores, monkeypatch):
     """No request that nobody could answer; the turn goes on."""
     monkeypatch.setitem(sys.modules, "joserfc.jwe", None)
     agent = await make_agent([tool_call("push"), text("ok")], tools=TOOLS, stores=stores)

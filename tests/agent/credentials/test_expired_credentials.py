@@ -306,7 +306,7 @@ async def test_a_bare_loop_leaves_the_calls_to_the_next_one(desk):
     assert desk.names == ["last", "pay", "pay"]
 
 
-async def test_a_process_that_dies_behind_it_changes_nothing(stores, desk):
+async def test_a_process_that_dies_after_the_pause_leaves_the_calls_unchanged(stores, desk):
     """The calls are left as they are; a start finds nothing to mend."""
     script = ScriptedProvider([BOTH, text("ok")])
     agent = Agent("ada", llm_provider=script, tools=desk.tools, stores=stores)

@@ -51,7 +51,7 @@ AUTH = AuthContext("u1", credentials={"token": SECRET})
 @pytest.mark.parametrize(
     ("kind", "count", "seed"), split([("sqlite", 20, 0)], [("sqlite", 40, 20), ("psycopg", 20, 40)])
 )
-def test_whatever_fails_no_sink_has_a_secret(kind, count, seed):
+def test_no_sink_has_a_secret_at_any_failure(kind, count, seed):
     """A share of the trial: events, results, errors, logs, stderr, the model, every stored byte."""
     tally = leaks.by_store(kind, count, seed)
     assert tally.runs >= count
@@ -66,7 +66,7 @@ def test_a_turn_that_was_killed_and_recovered_left_no_secret(lives):
     assert (tally.runs, tally.missed, tally.violations) == (lives, 0, [])
 
 
-def test_the_trial_finds_what_it_looks_for():
+def test_the_trial_finds_secrets_in_every_sink_without_redaction():
     """Where nothing is a secret, every sink has some."""
     tally = leaks.WRONG[0].run(20, 0)
     sinks = {violation.partition("a secret is in ")[2] for violation in tally.violations}
@@ -138,7 +138,7 @@ async def test_view_that_begins_in_the_middle_of_a_secret_shows_no_part_of_it(ma
     assert (await turn).text == "it is [redacted], they say"
 
 
-async def test_what_the_caller_gave_is_stored_as_it_was_given(make_agent, stores):
+async def test_input_of_the_caller_is_stored_unchanged(make_agent, stores):
     """Message and metadata are the user's own; only what the turn makes of them is searched."""
     agent = await make_agent([text(f"you said {SECRET}")], stores=stores)
     result = await agent.execute_turn(f"it is {SECRET}", AUTH, metadata={"note": SECRET})
@@ -148,7 +148,7 @@ async def test_what_the_caller_gave_is_stored_as_it_was_given(make_agent, stores
     assert turn.metadata == {"note": SECRET}
 
 
-async def test_an_artifact_with_a_credential_is_refused_and_the_turn_goes_on(make_agent, stores):
+async def test_an_artifact_with_a_credential_is_refused_and_the_turn_continues(make_agent, stores):
     """A changed file would be another file: the tool is told, nothing is written."""
     from looopy import ToolContext
 
@@ -165,7 +165,7 @@ async def test_an_artifact_with_a_credential_is_refused_and_the_turn_goes_on(mak
     assert await stores.artifacts.list("ada") == []
 
 
-async def test_the_next_turn_knows_nothing_of_the_secrets_of_the_last(make_agent, stores):
+async def test_the_next_turn_does_not_redact_the_secrets_of_the_last(make_agent, stores):
     """They die with their turn: what was a secret is a word again."""
     words = iter([SECRET, SECRET])
 

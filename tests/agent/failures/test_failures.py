@@ -134,7 +134,7 @@ async def test_a_server_that_asks_for_too_long_a_wait_fails_at_once(make_agent, 
     assert "RetryPolicy.max_server_delay_s" in str(result.error)
 
 
-async def test_what_a_failing_model_had_said_is_kept_and_marked(make_agent, stores):
+async def test_the_partial_answer_of_a_failing_model_is_kept_and_marked(make_agent, stores):
     """The text of the last attempt stands in the log with its error."""
     agent = await make_agent([(text("half"), failure(LLMError("cut")))], stores=stores)
     events, result = await run(agent)
@@ -557,7 +557,7 @@ async def test_a_report_may_be_any_number(make_agent, stores):
     assert [e.partial_result for e in events if e.type == "tool_execution_update"] == [10**400]
 
 
-async def test_a_tool_whose_result_cannot_be_kept_is_not_run_again(make_agent, stores):
+async def test_a_tool_with_an_unstorable_result_is_not_run_again(make_agent, stores):
     """The call is answered, as of unknown outcome, and so are those behind it."""
     runs = []
 
@@ -578,7 +578,7 @@ async def test_a_tool_whose_result_cannot_be_kept_is_not_run_again(make_agent, s
 
 
 @pytest.mark.parametrize("before", [(), (text("half"),)], ids=["at-once", "in-the-middle"])
-async def test_why_a_turn_failed_is_kept_whatever_it_says(make_agent, stores, before):
+async def test_an_error_text_that_no_store_accepts_is_stored_repaired(make_agent, stores, before):
     """An error's own text may hold what no store takes; the error stays what it is."""
     error = LLMError("no \0 and \ud800 here")
     agent = await make_agent([(*before, failure(error))], stores=stores)
@@ -623,7 +623,7 @@ async def test_a_message_appended_beside_an_agent_is_seen_by_its_next_turn(make_
     assert said == ["first", "one", "by the way", "second"]
 
 
-async def test_a_turn_that_its_store_ended_reports_what_it_used(make_agent, stores):
+async def test_a_turn_ended_by_its_store_reports_its_usage(make_agent, stores):
     """The answers that were stored were paid for: they count for the result and the context."""
     spy = SpyStores(stores)
     agent = await make_agent(

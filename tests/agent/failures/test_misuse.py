@@ -45,7 +45,7 @@ def test_a_wrong_choice_of_on_busy_is_refused_by_the_constructor():
         Agent("ada", llm_provider=ScriptedProvider([]), on_busy="queue")
 
 
-def test_constructing_does_nothing(sqlite_file):
+def test_the_constructor_does_no_io(sqlite_file):
     """No file, no row, no event loop; the status is created."""
     fresh = sqlite_file.parent / "never.db"
     agent = Agent("ada", llm_provider="no/such/model", stores=f"sqlite:///{fresh}")
@@ -65,7 +65,7 @@ def test_constructing_does_nothing(sqlite_file):
     ],
     ids=["model", "stores", "two tools of one name", "no tool"],
 )
-async def test_what_is_not_configured_is_refused_at_start(options, error):
+async def test_a_missing_configuration_is_refused_at_start(options, error):
     """And the agent can be started no more than before: it is as if it never tried."""
     agent = Agent("ada", **{"llm_provider": ScriptedProvider([]), **options})
     for _ in range(2):
@@ -227,7 +227,7 @@ async def test_an_unknown_input_is_refused(make_agent, stores):
 
 
 @pytest.mark.parametrize("method", ["pause", "resume", "clear", "save_state", "get_messages"])
-async def test_a_method_that_needs_a_started_agent_says_so(make_agent, memory_stores, method):
+async def test_a_method_that_needs_a_started_agent_raises(make_agent, memory_stores, method):
     """`AgentNotStarted` with status and action, before start and after shutdown."""
     agent = await make_agent([], stores=memory_stores, start=False)
     for status in ("created", "shutdown"):
@@ -341,7 +341,7 @@ async def test_credentials_that_are_no_auth_context_are_refused_at_the_call(make
     assert (await agent.execute_turn("hello")).text == "hi"
 
 
-async def test_a_forgotten_async_for_is_told(make_agent):
+async def test_a_forgotten_async_for_raises_with_the_way_out(make_agent):
     """An Observable would iterate without end and stop the event loop."""
     agent = await make_agent([text("hi")])
     stream = agent.execute_turn("hello")

@@ -65,7 +65,7 @@ def test_a_folder_that_is_none_may_be_a_slash_too_few(url, says):
     assert says in str(refused.value)
 
 
-async def test_what_is_entered_or_read_in_the_wrong_way_names_the_right_one():
+async def test_the_wrong_use_of_a_view_raises_with_the_right_one():
     """`with`, and the fields of a result that was not awaited."""
     with pytest.raises(TypeError, match=r"async with.*looopy\.sync"):
         agent().__enter__()
@@ -127,7 +127,7 @@ def test_skills_are_a_list(skills):
     ],
     ids=["class of a tool", "class of a source", "agent", "uncalled"],
 )
-async def test_what_is_nearly_a_tool_is_refused_with_what_makes_it_one(source, says):
+async def test_a_function_that_is_not_a_tool_is_refused_with_the_way_out(source, says):
     """At the start."""
     with pytest.raises(InvalidTool, match=says):
         await agent(tools=[source]).start()
@@ -176,7 +176,7 @@ async def test_a_question_takes_a_pydantic_model_for_a_schema():
     ],
     ids=repr,
 )
-async def test_a_question_that_cannot_be_asked_is_told_to_the_developer(options, says, caplog):
+async def test_a_request_outside_a_turn_raises_for_the_developer(options, says, caplog):
     """Not to the model alone, which cannot help it."""
 
     @tool

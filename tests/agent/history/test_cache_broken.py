@@ -63,7 +63,7 @@ async def test_changed_tools_prompt_and_model_are_named(opened, anew):
     assert first.causes == ["the tools, the prompt"]
 
 
-async def test_an_equal_tool_made_anew_is_the_same(opened):
+async def test_an_equal_new_tool_does_not_break_the_cache(opened):
     """The bytes count, not the object."""
 
     def made():
@@ -159,7 +159,7 @@ async def test_a_summary_is_named(opened):
     assert other.causes == ["the summary"]
 
 
-async def test_a_cleared_history_begins_anew(opened):
+async def test_a_cleared_history_does_not_break_the_cache(opened):
     """Who clears knows it."""
     agent = await opened(system_prompt="x")
     await agent.execute_turn("a?")
@@ -172,7 +172,7 @@ async def test_a_cleared_history_begins_anew(opened):
     assert agent.causes == []
 
 
-async def test_a_second_try_without_thoughts_says_nothing(opened):
+async def test_a_retry_without_thoughts_causes_no_warning(opened):
     """The request was refused, so it has no cache; the next one extends the one before."""
     refused = failure(HistoryRejected("no"))
     agent = await opened([text("A"), text("B"), text("sum"), text("C"), refused, text("D")])

@@ -56,7 +56,7 @@ async def summaries(agent):
 # --- between two turns ----------------------------------------------------------------------------
 
 
-async def test_the_model_goes_on_with_the_summary_and_the_newest_turn(stores, make_agent):
+async def test_the_model_gets_the_summary_and_the_newest_turn(stores, make_agent):
     """In this process and in the next one; the history keeps all, and so does the log."""
     model = ScriptedProvider([text("A"), text("B"), text("A was said."), text("C"), text("D")])
     agent = await make_agent(model, stores=stores)
@@ -171,7 +171,7 @@ async def test_turns_that_came_meanwhile_are_still_shown(stores, make_agent):
     assert shown(model.requests[3])[1:] == ["b?", "B", "c?", "C", "d?"]
 
 
-async def test_what_was_cleared_meanwhile_is_not_brought_back(stores, make_agent):
+async def test_a_context_cleared_meanwhile_gets_no_summary(stores, make_agent):
     """The summary of it is thrown away."""
     other = await make_agent([], stores=stores)
 
@@ -187,7 +187,7 @@ async def test_what_was_cleared_meanwhile_is_not_brought_back(stores, make_agent
     assert "swordfish" not in repr(await stores.journal.events("ada"))
 
 
-async def test_what_was_deleted_meanwhile_is_not_brought_back(stores, make_agent):
+async def test_a_context_deleted_meanwhile_gets_no_summary(stores, make_agent):
     """Though a context of the same name has been made since."""
 
     async def slow(_request):
@@ -227,7 +227,7 @@ async def test_the_key_of_a_call_is_in_no_error(memory_stores, make_agent):
     assert key not in str(told.value)
 
 
-async def test_a_long_way_back_is_said_to_be_left_out(memory_stores, make_agent):
+async def test_messages_beyond_the_window_are_named_as_omitted(memory_stores, make_agent):
     """The model can read no more than half its window."""
     model = ScriptedProvider(lambda _request: text("x" * 4000))
     agent = await make_agent(
@@ -279,7 +279,7 @@ async def test_a_summary_that_never_comes_is_not_waited_for(memory_stores, make_
         await compacting
 
 
-async def test_clearing_ends_what_a_summary_said(stores, make_agent):
+async def test_clearing_removes_the_summary(stores, make_agent):
     """A new conversation begins without it."""
     model = ScriptedProvider([text("A"), text("B"), text("sum"), text("C")])
     agent = await make_agent(model, stores=stores)
@@ -324,7 +324,7 @@ async def test_a_turn_that_comes_meanwhile_waits_for_the_summary(memory_stores, 
     assert "sum" in shown(model.requests[3])[0]
 
 
-async def test_a_summary_is_nothing_to_answer(stores, make_agent):
+async def test_a_summary_cannot_be_continued(stores, make_agent):
     """After it there is as little to continue as before it."""
     agent = await make_agent([text("A"), text("B"), text("sum")], stores=stores)
     await talk(agent, "a?", "b?")
@@ -334,7 +334,7 @@ async def test_a_summary_is_nothing_to_answer(stores, make_agent):
             await one.execute_turn(None)
 
 
-async def test_a_summary_far_behind_the_window_is_found(stores, make_agent):
+async def test_a_summary_far_before_the_window_is_found(stores, make_agent):
     """A context is opened by its newest messages, and the summary lies before them."""
     model = ScriptedProvider([text("A"), text("B"), text("sum"), text("Z")])
     agent = await make_agent(model, stores=stores)
@@ -351,7 +351,7 @@ async def test_a_summary_far_behind_the_window_is_found(stores, make_agent):
     assert len(late._core.known.history) < 300
 
 
-async def test_a_summary_outlives_what_is_let_go(memory_stores, make_agent):
+async def test_a_summary_outlives_the_messages_dropped_from_memory(memory_stores, make_agent):
     """An agent that lives long forgets old messages, and not what speaks for them."""
     model = ScriptedProvider(lambda _request: text("x"))
     config = LoopConfig(retry=FAST, max_messages=12)
@@ -400,7 +400,7 @@ def asked_in(request):
 
 
 @pytest.mark.parametrize("turns", [119, 600])
-async def test_an_agent_made_anew_summarises_all_there_is(stores, make_agent, turns):
+async def test_a_new_agent_summarises_the_whole_history(stores, make_agent, turns):
     """It has read no more than the model is shown; for a summary it reads what came before."""
     await long_talk(stores, turns)
     model = ScriptedProvider([text("in short"), text("Z")])
@@ -600,7 +600,9 @@ async def test_a_history_that_outgrows_its_limit_is_summarised(make_agent, auto_
     assert len(await summaries(agent)) == 1
 
 
-async def test_a_summary_that_nobody_needs_at_once_is_not_made_up(memory_stores, make_agent):
+async def test_an_optional_summary_that_fails_is_skipped_until_the_next_turn(
+    memory_stores, make_agent
+):
     """When the model cannot write it, the history is cut as without it; the next turn tries."""
     replies = [*(text(f"A{i}") for i in range(4)), failure(LLMUnavailable), text("A4"), text("sum")]
     model = ScriptedProvider([*replies, text("A5")])

@@ -99,7 +99,7 @@ def _raises(texts):
     [_raises, lambda _texts: [], lambda texts: ["4"] * len(texts), lambda texts: [-1] * len(texts)],
     ids=["raises", "too few", "text", "negative"],
 )
-async def test_if_counting_fails_the_turn_goes_on_with_the_estimate(memory_stores, count):
+async def test_the_estimate_is_used_if_counting_fails(memory_stores, count):
     """It is named once, and not called again; the estimate takes its place."""
     model, plain = Words(count), ScriptedProvider([text("It is so.")], repeat=True)
     (warning,) = await talk(memory_stores, model, range(30))
@@ -109,7 +109,7 @@ async def test_if_counting_fails_the_turn_goes_on_with_the_estimate(memory_store
     assert model.sent[-1] == [message.text for message in plain.requests[-1].messages]
 
 
-async def test_if_counting_hangs_the_turn_goes_on(memory_stores, monkeypatch):
+async def test_the_turn_continues_if_counting_hangs(memory_stores, monkeypatch):
     """It is given up after a while."""
 
     class Hangs(Words):
@@ -172,7 +172,7 @@ class OfOpenAI(ScriptedProvider):
         self.counter = OpenAIProvider("gpt-5-mini", api_key="k")
 
 
-async def test_without_a_network_one_turn_says_so(memory_stores, vocabulary, caplog):
+async def test_a_turn_without_a_network_warns_once(memory_stores, vocabulary, caplog):
     """It is tried and logged once in a process, and every turn estimates."""
 
     def down():

@@ -38,7 +38,7 @@ async def test_an_agent_forgets_what_a_guest_said(stores, fresh):
     await agent.shutdown()
 
 
-async def test_what_a_tool_made_of_a_guests_file_goes(stores):
+async def test_artifacts_made_from_the_file_of_a_guest_are_erased(stores):
     """`append_file_chunk` makes the next version of all bytes; an own file begins anew."""
 
     def writes(name, **args):
@@ -75,7 +75,7 @@ async def test_an_agent_of_an_erased_context_begins_again(stores):
     await agent.shutdown()
 
 
-async def test_what_was_not_saved_is_not_brought_back(stores):
+async def test_an_unsaved_turn_is_not_stored_after_an_erasure(stores):
     """A deferred agent that had loaded the context loses its place, not the erasure."""
     model = ScriptedProvider([text("hi"), text("later")])
     first = Agent("ada", llm_provider=model, stores=stores)

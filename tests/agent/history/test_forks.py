@@ -28,7 +28,7 @@ def an_agent(context_id, stores, replies=echo, **options):
     return Agent(context_id, llm_provider=provider, stores=stores, **options), provider
 
 
-async def test_a_fork_goes_on_with_what_was_said(stores):
+async def test_a_fork_continues_the_conversation(stores):
     """Its model sees the shared past; the parent's does not see what the fork adds."""
     agent, provider = an_agent("ada", stores)
     async with agent:
@@ -94,7 +94,7 @@ async def test_an_agent_that_lives_elsewhere_learns_of_a_rewind(stores):
         assert [m.position for m in await stores.messages.records("ada")] == [1, 2, 5, 6]
 
 
-async def test_a_long_history_is_read_across_what_was_rewound(stores):
+async def test_a_long_history_is_read_across_a_rewind(stores):
     """The hidden part is longer than what is read at once, and the model still sees all of it."""
     agent, _ = an_agent("ada", stores)
     async with agent:
@@ -138,7 +138,7 @@ async def test_a_summary_of_before_serves_a_fork_and_a_rewound_context(stores):
     assert texts(seen.requests[0].messages)[-1] == "six"
 
 
-async def test_what_waits_for_a_person_is_dropped_and_can_be_asked_for_again(stores):
+async def test_a_fork_drops_pending_requests_and_can_request_them_again(stores):
     """The fork of a waiting context is ready; its call was not run, and is asked for again."""
     runs = []
 
@@ -239,7 +239,7 @@ def test_blocking_agents_fork_and_rewind(tmp_path):
         assert texts(agent.get_messages()) == ["one", "1: one"]
 
 
-async def test_a_summary_counts_only_what_is_shown(stores):
+async def test_a_summary_covers_only_visible_messages(stores):
     """Made after a rewind, asked for, undone, and in a fork: hidden messages are in none of it."""
     agent, provider = an_agent("ada", stores)
     async with agent:

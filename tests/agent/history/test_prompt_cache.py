@@ -71,7 +71,7 @@ def repeated(sent):
         pytest.param({"history_tokens": 3_600}, 240, id="many tokens", marks=pytest.mark.long),
     ],
 )
-async def test_an_agent_for_each_turn_sends_what_one_that_lives_sends(stores, limits, turns):
+async def test_an_agent_per_turn_sends_the_requests_of_a_long_lived_one(stores, limits, turns):
     """Byte for byte, dozens of turns beyond the window."""
     config = LoopConfig(**{"history_tokens": None, **limits})
     live = await bodies(stores, "live", config, reopened=False, turns=turns)

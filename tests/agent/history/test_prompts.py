@@ -70,7 +70,7 @@ async def test_a_prompt_is_built_for_each_model_call(make_agent, memory_stores):
     await assert_whole(memory_stores)
 
 
-async def test_what_comes_after_keeps_the_request_valid(make_agent):
+async def test_prompt_parts_after_the_history_keep_the_request_valid(make_agent):
     """Behind results as words of the user's side, within the message where the user spoke last."""
     agent = await make_agent(
         [tool_call("add", a=1, b=2), text("3"), text("4")],
@@ -164,7 +164,7 @@ async def test_a_part_that_hangs_can_be_cancelled(make_agent):
 
 
 @pytest.mark.parametrize("prompt", [5, None, [5], ["a", None], {"a": "b"}])
-def test_what_is_no_prompt_is_refused(prompt):
+def test_an_invalid_prompt_is_refused(prompt):
     """When the agent is made."""
     with pytest.raises(ConfigurationError, match="system_prompt"):
         Agent("ada", llm_provider=ScriptedProvider([]), system_prompt=prompt)
@@ -347,7 +347,7 @@ async def test_colliding_names_are_refused_at_start(make_agent):
         await make_agent([], tools=[one, Plugin("two", tools=[reset])])
 
 
-async def test_a_plugin_holds_what_its_sources_hold(make_agent):
+async def test_a_plugin_acquires_and_releases_its_sources(make_agent):
     """From the start of an agent to its shutdown."""
     held = []
 

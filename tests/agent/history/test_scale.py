@@ -105,7 +105,7 @@ async def test_another_process_cuts_at_the_same_place(memory_stores, ratio):
     assert anew.first == live.first
 
 
-async def test_another_model_is_measured_anew(memory_stores):
+async def test_another_model_is_measured_again(memory_stores):
     """The scale of one says nothing about the tokens of another."""
     await talk(memory_stores, Reporting(2.4, noise=0.0), range(120))
     record = await memory_stores.state.load("ada")

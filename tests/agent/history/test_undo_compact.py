@@ -19,7 +19,7 @@ def said(messages):
     return [m.text for m in messages if not is_summary(m)]
 
 
-async def test_the_model_sees_again_what_was_summarised(stores, make_agent):
+async def test_undoing_shows_the_summarised_messages_again(stores, make_agent):
     """In this process, in one that had read the summary, and in the next one."""
     model = ScriptedProvider([text("A"), text("B"), text("sum"), text("C"), text("D"), text("E")])
     agent = await make_agent(model, stores=stores)
@@ -132,7 +132,7 @@ async def test_two_that_undo_at_once_undo_one_summary(stores, make_agent):
     assert await other.undo_compact() is None
 
 
-async def test_what_went_into_a_summary_can_be_read(stores, make_agent):
+async def test_the_summarised_messages_can_be_read(stores, make_agent):
     """All that is shown through it alone: the summary that counts, or any other."""
     model = ScriptedProvider([text("A"), text("B"), text("sum"), text("C"), text("sum2")])
     agent = await make_agent(model, stores=stores)
@@ -192,7 +192,9 @@ async def test_a_turn_between_two_reads_moves_no_cut(stores, make_agent):
 
 
 @pytest.mark.parametrize("inside", [True, False])
-async def test_a_hook_sees_what_goes_and_may_reword_it(memory_stores, make_agent, inside):
+async def test_a_hook_gets_the_summarised_messages_and_may_change_the_text(
+    memory_stores, make_agent, inside
+):
     """Between two turns and in one; its text is stored, and shown to the model."""
     seen = []
 
@@ -215,7 +217,9 @@ async def test_a_hook_sees_what_goes_and_may_reword_it(memory_stores, make_agent
 
 @pytest.mark.parametrize("inside", [True, False])
 @pytest.mark.parametrize("value", [None, "", 7, ValueError("no")])
-async def test_a_hook_without_a_text_changes_nothing(memory_stores, make_agent, inside, value):
+async def test_a_hook_that_returns_no_text_keeps_the_summary(
+    memory_stores, make_agent, inside, value
+):
     """If it raises, the summary is stored all the same, and a turn warns."""
 
     def on_compact(_messages, _summary):
@@ -236,7 +240,7 @@ async def test_a_hook_without_a_text_changes_nothing(memory_stores, make_agent, 
     assert summary.text == "sum"
 
 
-async def test_without_saving_nothing_is_undone(make_agent):
+async def test_undoing_is_refused_without_saving(make_agent):
     """As nothing is summarised."""
     agent = await make_agent([], auto_save=False)
     with pytest.raises(AgentStateError, match="auto_save"):

@@ -97,7 +97,7 @@ async def test_after_batch_lets_the_calls_run_first(pair):
     ]
 
 
-async def test_a_call_whose_commit_brings_the_news_is_not_run(make_agent, stores):
+async def test_a_call_whose_commit_reports_steering_is_not_run(make_agent, stores):
     """What came in while the call's start was being stored is seen before the call runs."""
     spy = SpyStores(stores)
     runs = []
@@ -121,7 +121,7 @@ async def test_a_call_whose_commit_brings_the_news_is_not_run(make_agent, stores
     await assert_whole(stores)
 
 
-async def test_what_comes_in_before_the_last_commit_makes_the_turn_go_on(make_agent, stores):
+async def test_a_message_before_the_last_commit_continues_the_turn(make_agent, stores):
     """The commit that would end the turn gives way: what was acknowledged is heard in it."""
     spy = SpyStores(stores)
     provider = ScriptedProvider([text("one"), text("two"), text("three")])
@@ -198,7 +198,7 @@ async def test_messages_are_said_one_at_a_time_or_all_at_once(pair, mode, expect
     assert (await said(agent))[3:] == expected
 
 
-async def test_what_is_queued_while_idle_survives_and_is_continued(make_agent, stores):
+async def test_a_message_queued_while_idle_is_kept_and_continued(make_agent, stores):
     """Two steers are two rounds, before the follow-up; in an agent that begins with nothing."""
     first = await make_agent([text("hi")], stores=stores)
     await first.execute_turn("hello")
@@ -336,7 +336,7 @@ async def test_a_cancelled_turn_leaves_the_queue_alone(make_agent, stores):
     ]
 
 
-async def test_what_was_taken_and_not_stored_is_still_in_the_inbox(make_agent, stores):
+async def test_a_message_taken_but_not_stored_stays_in_the_inbox(make_agent, stores):
     """The store fails at the very commit that delivers: the message is not lost."""
     spy = SpyStores(stores)
     gate = Gate()

@@ -46,7 +46,7 @@ async def test_each_queue_is_cleared_by_itself_or_both(make_agent, stores):
     await assert_whole(stores)
 
 
-async def test_an_actor_clears_what_is_their_own(make_agent, stores):
+async def test_an_actor_clears_only_their_own_messages(make_agent, stores):
     """Nobody takes back what another has said."""
     agent = await make_agent(stores=stores)
     await agent.steer("nobody's")
@@ -58,7 +58,7 @@ async def test_an_actor_clears_what_is_their_own(make_agent, stores):
     assert not await agent.has_queued_messages(ADA)
 
 
-async def test_what_a_running_turn_has_not_said_is_cleared(make_agent, stores):
+async def test_messages_not_yet_taken_by_a_running_turn_are_cleared(make_agent, stores):
     """Though it has looked at it: a follow-up waits in it while the tool runs."""
     gate = Gate()
     agent = await make_agent(
@@ -85,7 +85,7 @@ async def test_what_a_running_turn_has_not_said_is_cleared(make_agent, stores):
     await assert_whole(stores)
 
 
-async def test_what_is_cleared_at_the_commit_that_says_it_is_not_said(make_agent, stores):
+async def test_a_message_cleared_before_its_commit_is_not_delivered(make_agent, stores):
     """The turn has taken two messages; one is withdrawn before they are stored."""
     spy = SpyStores(stores)
     gate = Gate()
@@ -115,9 +115,7 @@ async def test_what_is_cleared_at_the_commit_that_says_it_is_not_said(make_agent
     await assert_whole(stores)
 
 
-async def test_a_turn_that_went_on_for_what_is_cleared_ends_without_asking_the_model(
-    make_agent, stores
-):
+async def test_a_turn_continued_for_a_cleared_message_ends_without_a_model_call(make_agent, stores):
     """Its answer stood before, and stands again."""
     spy = SpyStores(stores)
     provider = ScriptedProvider([text("one"), text("two")])
@@ -147,7 +145,7 @@ async def test_a_turn_that_went_on_for_what_is_cleared_ends_without_asking_the_m
     await assert_whole(stores)
 
 
-async def test_what_is_said_anew_after_clearing_is_heard(make_agent, stores):
+async def test_a_message_queued_after_clearing_is_delivered(make_agent, stores):
     """`queue_mode="all"`: two were withdrawn at the commit that says them, and one came again."""
     spy = SpyStores(stores)
     agent = await make_agent(

@@ -96,7 +96,7 @@ def test_an_event_loop_that_ends_at_once_is_let_go_of_by_the_next(url):
     assert gone() is None
 
 
-def test_a_forgotten_agent_starts_anew_in_the_next_event_loop(any_url):
+def test_an_agent_left_open_starts_again_in_the_next_event_loop(any_url):
     """What was acknowledged in the first loop is there in the second, and turns go on."""
     agent = _agent(any_url)
     asyncio.run(_forget(agent))
@@ -245,7 +245,7 @@ asyncio.run(main())
 """
 
 
-def test_a_forked_child_is_refused_until_it_starts_anew(url):
+def test_a_forked_child_is_refused_until_it_starts_again(url):
     """The child writes nothing with what it inherited; its parent goes on."""
     done = subprocess.run(
         [sys.executable, "-c", FORK, url], capture_output=True, text=True, timeout=150, check=False

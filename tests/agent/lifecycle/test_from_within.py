@@ -108,7 +108,7 @@ async def test_a_subscriber_may_stop_the_agent_at_the_end_of_a_turn(
     assert agent.state.status is status
 
 
-async def test_a_turn_that_each_turn_begins_knows_none_of_those_before(make_agent, memory_stores):
+async def test_a_chain_of_turns_keeps_no_reference_to_earlier_turns(make_agent, memory_stores):
     """An agent that keeps itself busy may do so for years."""
     depths, turns = [], []
 

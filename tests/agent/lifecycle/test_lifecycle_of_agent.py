@@ -33,7 +33,7 @@ async def test_starting_twice_is_starting_once(make_agent, stores):
     assert agent.state.status is S.READY
 
 
-async def test_starting_writes_nothing(make_agent, stores):
+async def test_starting_does_not_write(make_agent, stores):
     """A second agent for a context cannot wipe what the first one knows."""
     first = await make_agent([text("hi")], stores=stores)
     await first.execute_turn("hello")
@@ -82,7 +82,7 @@ async def test_start_on_a_paused_agent_resumes_it(make_agent, memory_stores):
     await agent.execute_turn("a")
 
 
-async def test_resume_reads_what_another_agent_added(make_agent, stores):
+async def test_resume_reads_the_turns_of_another_agent(make_agent, stores):
     """A paused agent that was overtaken knows it when it is back."""
     one = await make_agent([text("1"), text("3")], stores=stores)
     two = await make_agent([text("2")], stores=stores)
@@ -160,7 +160,7 @@ async def test_no_turn_slips_in_while_an_agent_pauses(make_agent, stores):
     await assert_whole(stores)
 
 
-async def test_a_failed_turn_fails_the_agent_until_it_goes_on(make_agent, stores):
+async def test_a_failed_turn_fails_the_agent_until_it_continues(make_agent, stores):
     """The error is kept; the next turn clears it."""
     agent = await make_agent([failure(LLMError("no")), text("yes")], stores=stores)
     result = await agent.execute_turn("a")
@@ -215,7 +215,7 @@ async def test_a_start_that_fails_leaves_the_agent_as_it_was(make_agent, memory_
     assert (await agent.execute_turn("b")).text == "ok"
 
 
-async def test_wait_for_idle_is_about_what_is(make_agent, memory_stores):
+async def test_wait_for_idle_reads_the_current_state(make_agent, memory_stores):
     """It returns at once when nothing runs, and after the last turn in line."""
     agent = await make_agent([text("1"), text("2")], stores=memory_stores, on_busy="wait")
     await agent.wait_for_idle()

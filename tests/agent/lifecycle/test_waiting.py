@@ -178,7 +178,7 @@ async def test_a_killed_waiter_does_not_make_the_context_busy(make_agent, memory
     assert (await agent.execute_turn("hi")).text == "hello"
 
 
-async def test_a_refused_clear_keeps_what_is_buffered(make_agent, memory_stores):
+async def test_a_refused_clear_keeps_buffered_turns(make_agent, memory_stores):
     """A turn runs elsewhere: nothing was cleared, so nothing is lost."""
     gate = Gate()
     here = await make_agent([text("mine")], stores=memory_stores, auto_save=False)
@@ -196,7 +196,7 @@ async def test_a_refused_clear_keeps_what_is_buffered(make_agent, memory_stores)
 
 
 @pytest.mark.parametrize("knew", ["made", "loaded"])
-async def test_nothing_of_a_deleted_context_is_heard_of_by_its_next_life(
+async def test_a_recreated_context_gets_no_event_of_the_deleted_one(
     make_agent, memory_stores, knew
 ):
     """An agent knew it, and it is made again by another: the model sees the new one alone."""

@@ -90,7 +90,7 @@ async def test_a_circle_of_two_is_asked_about(make_agent, stores, look, ran):
     assert "made the same 2 calls 3 times running" in result.pending[0].prompt
 
 
-async def test_what_a_hook_makes_of_the_call_is_approved(make_agent, stores, look, ran):
+async def test_the_call_as_changed_by_a_hook_is_approved(make_agent, stores, look, ran):
     """Yes is said to what would run, once."""
     hooks = Hooks(before_tool_call=lambda _call, _context: {"n": 7})
     agent = await make_agent(
@@ -121,7 +121,7 @@ async def test_a_message_instead_of_an_answer_cancels_the_call(make_agent, store
     await assert_whole(stores)
 
 
-async def test_a_loop_of_calls_that_cannot_run_is_told_so(make_agent, stores):
+async def test_a_loop_of_calls_that_cannot_run_gets_a_warning(make_agent, stores):
     """There is nothing to approve: they are failures, and end the turn as such."""
     provider = ScriptedProvider([tool_call("nope")], repeat=True)
     agent = await make_agent(provider, stores=stores, loop_config=asking(max_tool_failures=4))

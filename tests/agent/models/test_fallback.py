@@ -96,7 +96,7 @@ async def test_the_next_model_answers_after_an_error_that_is_only_of_the_first(
         ContextOverflow("too long"),
     ],
 )
-async def test_what_no_other_can_mend_stays_what_it_is(error):
+async def test_an_error_of_request_or_configuration_tries_no_other_model(error):
     """It is the request, or the configuration, that is wrong."""
     chain, _, other = two([error])
     assert (await play(chain))[-1].error is error
@@ -160,7 +160,7 @@ async def test_the_loop_tries_the_whole_chain_again(make_agent, memory_stores):
     assert len(one.requests) == 2
 
 
-async def test_what_the_silent_ones_used_counts():
+async def test_usage_of_failed_models_counts():
     """It was paid for, whoever answered."""
     chain, *_ = two([TEN, DOWN], second=([TEN, "ok"],))
     assert (await play(chain))[-1].message.usage == priced(2)
@@ -171,7 +171,7 @@ async def test_what_the_silent_ones_used_counts():
 # --- left out --------------------------------------------------------------------------------
 
 
-async def test_one_that_fails_again_and_again_is_left_out_for_a_while():
+async def test_a_model_that_fails_repeatedly_is_skipped_for_a_while():
     """Five times; a minute later it is tried once, and is back when it answers."""
     clock = Clock()
     chain, one, _ = two(*[[DOWN]] * 6, ["back"], ["again"], second=[["ok"]] * 9, clock=clock)
@@ -186,7 +186,7 @@ async def test_one_that_fails_again_and_again_is_left_out_for_a_while():
     assert [(await play(chain))[-1].message.text for _ in range(2)] == ["back", "again"]
 
 
-async def test_one_that_answers_in_between_is_not_left_out():
+async def test_a_model_that_answers_in_between_is_not_skipped():
     """Only failures in a row count."""
     chain, *_ = two(*[[DOWN]] * 4, ["1"], *[[DOWN]] * 4, ["2"], second=[["ok"]] * 8)
     said = [(await play(chain))[-1].message.text for _ in range(10)]
@@ -210,7 +210,7 @@ async def test_a_wrong_request_opens_no_circuit():
     assert len(one.requests) == 6
 
 
-async def test_when_all_are_left_out_the_error_says_how_long():
+async def test_the_error_of_skipping_every_model_has_the_delay():
     """It may be tried again then."""
     clock = Clock()
     chain, *_ = two(*[[DOWN]] * 5, second=[[DOWN]] * 5, clock=clock)
@@ -377,7 +377,7 @@ async def test_all_of_them_are_made_ready_and_closed():
         ([ScriptedProvider([])], {"cooldown_s": -1}, ConfigurationError),
     ],
 )
-def test_what_is_no_chain_is_refused(providers, options, error):
+def test_an_invalid_chain_is_refused(providers, options, error):
     """At once."""
     with pytest.raises(error):
         FallbackProvider(providers, **options)

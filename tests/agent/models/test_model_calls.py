@@ -61,7 +61,7 @@ async def test_usage_is_summed_over_iterations_turns_and_the_context(make_agent,
     assert (result.usage, agent.state.usage) == (TEN, priced(3))
 
 
-async def test_what_a_failed_attempt_used_counts(make_agent, stores):
+async def test_usage_of_a_failed_attempt_counts(make_agent, stores):
     """Nothing of it is in the history, but it was paid for."""
     agent = await make_agent(
         StepByStep([TEN, "half", WEAK], [TEN, "whole"]), stores=stores, loop_config=config()
@@ -325,7 +325,7 @@ async def test_an_answer_that_fits_is_none(usage, window):
 # --- what is told, and who is asked ----------------------------------------------------------
 
 
-async def test_what_a_provider_has_to_say_is_a_warning_at_once(make_agent, memory_stores):
+async def test_a_warning_of_a_provider_is_an_event_at_once(make_agent, memory_stores):
     """Before the message it concerns begins; also when the call then fails."""
     model = StepByStep(
         [lambda options: options.warn("slow", "one"), "half", WEAK],
@@ -389,7 +389,7 @@ async def test_a_provider_of_several_asks_for_their_keys_itself(make_agent, memo
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-async def test_what_hooks_make_of_a_history_is_for_one_call(make_agent, stores, is_async):
+async def test_a_history_changed_by_hooks_is_used_for_one_call(make_agent, stores, is_async):
     """Pruned, then converted, at each call anew; the log is untouched."""
 
     def prune(messages):

@@ -166,7 +166,7 @@ async def test_anthropic_is_sent_a_schema_that_it_enforces(model, output_type, b
     assert ("final_answer" in json.dumps(body.get("tools", []))) is not by_schema
 
 
-async def test_a_null_for_what_may_be_left_out_takes_the_default(make_agent, memory_stores):
+async def test_a_null_for_an_optional_field_takes_the_default(make_agent, memory_stores):
     """A strict schema makes the model write one."""
     agent = await make_agent(native([text('{"x": 1, "y": null}')]), stores=memory_stores)
     result = await agent.execute_turn("Where?", output_type=Place)
@@ -190,7 +190,7 @@ async def test_a_null_for_what_may_be_left_out_takes_the_default(make_agent, mem
     ],
 )
 @pytest.mark.parametrize("way", ["tool", "schema", "fenced"])
-async def test_whatever_pydantic_describes_may_be_asked_for(
+async def test_every_type_that_pydantic_describes_is_accepted(
     make_agent, output_type, said, output, way
 ):
     """Both ways give the same; what is no object is asked for as the property of one."""
@@ -280,7 +280,7 @@ async def test_an_answer_that_was_cut_off_is_given_again(make_agent):
     assert "cut off" in provider.requests[1].messages[-1].text
 
 
-async def test_a_required_output_is_there_or_an_error_says_why_not(make_agent):
+async def test_a_missing_required_output_is_an_error_with_the_reason(make_agent):
     """A turn that waits, or ended at a limit, did not fail, and has no output."""
 
     @tool(needs_approval=True)
@@ -334,7 +334,7 @@ async def test_a_question_to_a_person_comes_before_the_answer(make_agent, memory
     await assert_whole(memory_stores)
 
 
-async def test_the_last_answer_counts_when_the_turn_goes_on(make_agent, memory_stores):
+async def test_the_last_answer_counts_when_the_turn_continues(make_agent, memory_stores):
     """A follow-up came in while the first was given."""
     agent: Agent
 
@@ -378,7 +378,7 @@ async def test_a_tool_of_the_same_name_is_refused(make_agent):
 
 
 @pytest.mark.parametrize("output_type", [object(), {"type": "nothing"}, lambda: None, {1: 2}])
-async def test_what_cannot_be_described_is_refused_at_the_call(make_agent, output_type):
+async def test_a_type_without_a_schema_is_refused_at_the_call(make_agent, output_type):
     """Nothing is stored."""
     agent = await make_agent()
     with pytest.raises(ConfigurationError, match="output_type"):
@@ -436,7 +436,7 @@ async def test_a_turn_that_waits_for_a_person_is_still_asked(make_agent, stores)
     await assert_whole(stores)
 
 
-async def test_the_claim_keeps_what_is_asked_for(make_agent, stores):
+async def test_the_claim_stores_the_requested_output(make_agent, stores):
     """From the first commit on, until there is an answer."""
     kept = []
 

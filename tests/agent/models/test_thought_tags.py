@@ -116,7 +116,7 @@ async def test_a_cancelled_turn_keeps_the_text_alone(make_agent, stores):
     await assert_whole(stores)
 
 
-async def test_a_failed_call_keeps_what_came():
+async def test_a_failed_call_keeps_the_received_text():
     """Thoughts apart there, too."""
     provider = ThoughtTags(ScriptedProvider([(text("<think>a</think>b"), failure(LLMError("no")))]))
     last = (await play(provider))[-1]
@@ -160,7 +160,7 @@ async def test_other_blocks_pass_at_their_new_places():
     assert ends == [(3, "add"), (4, "sub")]
 
 
-async def test_what_the_provider_has_is_had_through_it():
+async def test_attributes_of_the_wrapped_provider_are_passed_through():
     """Its name and window, and what it has not stays missing."""
     provider = ThoughtTags(Blocks())
     assert (provider.name, provider.window_tokens) == ("blocks", 1234)
@@ -186,7 +186,7 @@ def test_a_message_without_tags_is_the_same_object():
     "options",
     [{"tags": ["<think>"]}, {"tags": []}, {"tags": "think"}, {"tags": [""]}, {"inside": "b"}],
 )
-def test_what_is_no_tag_is_refused(options):
+def test_an_invalid_tag_is_refused(options):
     """At once."""
     with pytest.raises(ConfigurationError):
         ThoughtTags(ScriptedProvider([]), **options)

@@ -102,7 +102,7 @@ async def test_a_denied_call_is_not_run(make_agent, stores):
     await assert_whole(stores)
 
 
-async def test_text_cancels_what_waits_for_approval(make_agent, stores):
+async def test_a_text_cancels_pending_approvals(make_agent, stores):
     """The request is gone, and the call was not run."""
     bank = Bank()
     agent, request = await asked(make_agent, stores, bank, text("ok"))
@@ -127,7 +127,7 @@ async def test_text_cancels_what_waits_for_approval(make_agent, stores):
         [True],
     ],
 )
-async def test_an_approval_takes_nothing_but_a_decision(make_agent, stores, value):
+async def test_an_approval_accepts_only_a_decision(make_agent, stores, value):
     """Not what merely looks like one; nothing is stored."""
     bank = Bank()
     agent, request = await asked(make_agent, stores, bank)
@@ -174,7 +174,7 @@ def fails(arguments, context):
         (True, [9, 900]),
     ],
 )
-async def test_a_predicate_says_which_calls_need_it(make_agent, stores, needs, asked):
+async def test_a_predicate_chooses_the_calls_that_need_approval(make_agent, stores, needs, asked):
     """Sync or async; what cannot be judged is asked about, and reported."""
     bank = Bank(needs)
     replies = [(tool_call("pay", cents=9), tool_call("pay", cents=900)), text("done")]
@@ -231,7 +231,7 @@ async def test_an_approval_of_another_schema_does_not_count(make_agent, stores):
     await assert_whole(stores)
 
 
-async def test_an_approval_of_a_tool_that_is_gone_runs_nothing(make_agent, stores):
+async def test_an_approval_of_a_removed_tool_runs_no_call(make_agent, stores):
     """Another tool is no substitute."""
     bank = Bank()
     _, request = await asked(make_agent, stores, bank)
@@ -246,7 +246,7 @@ def hooked(change):
     return LoopConfig(hooks=Hooks(before_tool_call=change))
 
 
-async def test_what_is_approved_is_what_the_hook_has_made_of_it(make_agent, stores):
+async def test_the_call_as_changed_by_the_hook_is_approved(make_agent, stores):
     """The person sees the arguments that would run; the hook is asked once a turn."""
     bank, asked = Bank(), []
 
@@ -289,7 +289,7 @@ async def test_other_arguments_than_the_approved_ones_never_run(make_agent, stor
 @pytest.mark.parametrize(
     ("said", "answer"), [("too late", "too late"), (ToolResult("a gift"), "a gift")]
 )
-async def test_nobody_is_asked_about_what_a_hook_answers(make_agent, stores, said, answer):
+async def test_a_call_answered_by_a_hook_needs_no_approval(make_agent, stores, said, answer):
     """Blocked, or answered in its place."""
     bank = Bank()
     agent = await make_agent(
@@ -352,7 +352,7 @@ async def test_each_of_several_is_approved_for_itself(make_agent, stores):
     await assert_whole(stores)
 
 
-async def test_what_waits_is_stored_as_soon_as_it_is_asked(make_agent, memory_stores):
+async def test_a_pending_request_is_stored_at_once(make_agent, memory_stores):
     """Not only at the end of the turn: a crash beside a slow call loses nothing."""
     seen = []
     spy = SpyStores(memory_stores)
@@ -375,7 +375,7 @@ async def test_what_waits_is_stored_as_soon_as_it_is_asked(make_agent, memory_st
     assert [h.tool_call_id for h in state.held] == [result.pending[0].tool_call_id]
 
 
-async def test_cancelling_the_turn_answers_what_was_to_be_asked(make_agent, stores):
+async def test_cancelling_the_turn_answers_its_open_calls(make_agent, stores):
     """Nothing waits after a turn that was cancelled, and every call has its result."""
     bank = Bank(parallel=True)
 
@@ -406,7 +406,7 @@ async def test_cancelling_the_turn_answers_what_was_to_be_asked(make_agent, stor
         ({"approval_expires_s": True}, "approval_expires_s"),
     ],
 )
-def test_options_that_mean_nothing_are_refused(options, words):
+def test_invalid_options_are_refused(options, words):
     """When the tool is made."""
     with pytest.raises(InvalidTool, match=words):
         tool(lambda: 1, name="f", **options)
@@ -445,7 +445,7 @@ async def test_an_approved_call_whose_result_cannot_be_stored_runs_once(make_age
     assert_valid(await agent.get_messages())
 
 
-async def test_a_clock_that_is_set_back_approves_nothing(make_agent, monkeypatch):
+async def test_a_clock_that_is_set_back_approves_no_expired_request(make_agent, monkeypatch):
     """The credentials had expired when it was looked at: it is left open, and then asked about."""
     expired = iter([True])
     monkeypatch.setattr(AuthContext, "expired", lambda _self, _now=None: next(expired, False))

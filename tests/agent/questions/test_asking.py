@@ -74,7 +74,7 @@ def results(messages):
     return {m.tool_name: m.text for m in messages if isinstance(m, ToolResultMessage)}
 
 
-async def test_a_tool_asks_and_another_agent_goes_on_with_the_answer(make_agent, stores):
+async def test_another_agent_continues_with_the_answer_to_a_tool(make_agent, stores):
     """The call has no result, the turn ends; the answer runs the tool again, which asks on."""
     tools = [book]
     agent = await make_agent([tool_call("book", city="Rome")], tools=tools, stores=stores)
@@ -293,7 +293,7 @@ async def test_a_call_waits_beside_a_compaction(make_agent, stores):
     assert "the user said hello" in shown[0]
 
 
-async def test_what_is_asked_beside_a_slow_call_is_stored_at_once(make_agent, memory_stores):
+async def test_a_request_beside_a_slow_call_is_stored_at_once(make_agent, memory_stores):
     """A crash of the slow one does not cost the question, nor make it of unknown outcome."""
     stored = asyncio.Event()
     spy = SpyStores(memory_stores)
@@ -322,7 +322,7 @@ async def test_what_is_asked_beside_a_slow_call_is_stored_at_once(make_agent, me
     assert [p.prompt for p in result.pending] == ["Which?"]
 
 
-async def test_of_two_processes_that_answer_at_once_one_wins(make_agent, stores):
+async def test_one_of_two_simultaneous_answers_wins(make_agent, stores):
     """The other one is told, and what it said is not stored."""
     script = [tool_call("book", city="Rome"), text("done")]
     agent = await make_agent(script, tools=[book], stores=stores)
@@ -368,7 +368,7 @@ async def test_input_and_credentials_of_one_iteration_are_both_kept(make_agent, 
     await assert_whole(stores)
 
 
-async def test_what_was_steered_is_said_after_the_answer(make_agent, stores):
+async def test_steering_comes_after_the_answer(make_agent, stores):
     """It cancels nothing, and is not lost."""
     agents = []
 

@@ -130,7 +130,7 @@ async def test_a_credential_in_an_answer_is_refused(make_agent, memory_stores, a
         (Deny(), False),
     ],
 )
-async def test_json_says_the_same(make_agent, memory_stores, answer, as_json):
+async def test_a_decision_in_json_equals_its_object(make_agent, memory_stores, answer, as_json):
     """With one idempotency key the two are one request."""
     bank = Bank()
     agent, request = await asked(make_agent, memory_stores, bank)
@@ -142,7 +142,7 @@ async def test_json_says_the_same(make_agent, memory_stores, answer, as_json):
     assert bank.paid == ([] if not answer else [1] if answer.args else [900])
 
 
-async def test_a_denial_says_why(make_agent, memory_stores):
+async def test_a_denial_has_its_reason_in_the_result(make_agent, memory_stores):
     """To the model and in the log; a denial is not an expiry."""
     bank = Bank()
     agent, request = await asked(make_agent, memory_stores, bank)
@@ -289,13 +289,13 @@ async def test_a_question_shows_no_credential(make_agent, memory_stores):
 
 
 @pytest.mark.parametrize("prompt", ["", "  ", 7, True])
-def test_a_prompt_that_says_nothing_is_refused(prompt):
+def test_an_empty_prompt_is_refused(prompt):
     """When the tool is made."""
     with pytest.raises(InvalidTool, match="approval_prompt"):
         tool(lambda: 1, name="f", approval_prompt=prompt)
 
 
-async def test_an_expired_approval_says_so(make_agent, stores):
+async def test_the_result_of_an_expired_approval_says_expired(make_agent, stores):
     """To who answers too late, to the model, and in the log."""
     bank = Bank(approval_expires_s=1e-6)
     agent, request = await asked(make_agent, stores, bank)
@@ -336,7 +336,7 @@ async def test_text_says_which_calls_had_expired(make_agent, memory_stores):
     assert bank.paid == late.paid == []
 
 
-async def test_what_has_not_expired_keeps_waiting(make_agent, memory_stores):
+async def test_unexpired_requests_keep_waiting(make_agent, memory_stores):
     """`execute_turn(None)` settles the one, once; the other has to be answered."""
     agent, bank, late = await half_expired(make_agent, memory_stores)
     [left] = (await agent.execute_turn(None)).pending

@@ -123,7 +123,7 @@ async def test_an_anonymous_turns_call_runs_without_the_approvers_credentials(ma
     assert (await stores.state.load("ada")).owner_actor is None
 
 
-async def test_a_decision_for_an_anonymous_turn_lends_nobody_an_identity(make_agent, stores):
+async def test_a_decision_for_an_anonymous_turn_lends_no_identity(make_agent, stores):
     """Also if the decider continues it."""
     office = Office()
     agent, name = await asked(make_agent, stores, office, actor=None)
@@ -191,7 +191,7 @@ async def test_some_of_several_requests_are_decided(make_agent, stores):
     assert [(actor, cents) for actor, _, cents in office.ran] == [("ada", 1), ("ada", 2)]
 
 
-async def test_answers_beside_a_text_of_somebody_else_are_refused(make_agent, stores):
+async def test_answers_with_a_text_of_another_actor_are_refused(make_agent, stores):
     """The text would be said in a turn that acts for the wrong person."""
     office = Office()
     agent, name = await asked(make_agent, stores, office)
@@ -201,7 +201,7 @@ async def test_answers_beside_a_text_of_somebody_else_are_refused(make_agent, st
     assert (await stores.journal.events("ada"), office.ran) == (before, [])
 
 
-async def test_a_credential_of_somebody_else_is_refused(make_agent, stores):
+async def test_a_credential_of_another_actor_is_refused(make_agent, stores):
     """It would let the actor's call work in another person's account."""
 
     @tool
@@ -260,7 +260,7 @@ async def test_a_decision_on_an_expired_or_deleted_request_is_refused(make_agent
         await agent.decide(name, Approve(), BOSS)
 
 
-async def test_a_damaged_record_of_the_call_lends_nobody_an_identity(make_agent, sqlite_file):
+async def test_a_damaged_record_of_the_call_lends_no_identity(make_agent, sqlite_file):
     """The turn that asked is known from the request as well."""
     office, url = Office(), f"sqlite:///{sqlite_file}"
     async with open_stores(url) as stores:

@@ -148,7 +148,7 @@ async def test_a_claim_closes_the_turn_of_a_dead_owner(make_agent, stores, bench
     await assert_whole(stores)
 
 
-async def test_continuing_runs_what_may_run_again_and_never_what_may_not(make_agent, stores, bench):
+async def test_continuing_runs_only_calls_that_may_run_again(make_agent, stores, bench):
     """Started: rerun runs, fail is answered. Not started: runs. Done: stays done."""
     c = {name: call(name, 1) for name in ("rerun", "fail")}
     fresh = {name: call(name, 2) for name in ("rerun", "fail", "ask")}
@@ -355,7 +355,7 @@ async def test_answers_for_a_part_are_kept(make_agent, stores, bench):
     await assert_whole(stores)
 
 
-async def test_text_instead_of_an_answer_cancels_what_is_pending(make_agent, stores, bench):
+async def test_text_instead_of_an_answer_cancels_pending_requests(make_agent, stores, bench):
     """The call is answered as superseded, and the text is said."""
     c = call("ask")
     await die(stores, c, started=[c])
@@ -436,7 +436,7 @@ async def test_a_wrong_answer_is_refused_and_nothing_stored(make_agent, stores, 
     assert agent.state.turn_count == 1
 
 
-async def test_a_turn_with_credentials_goes_on_only_with_fresh_ones(make_agent, stores, bench):
+async def test_a_turn_with_credentials_continues_only_with_fresh_ones(make_agent, stores, bench):
     """Without them it ends as `auth_required`; with them it goes on from the same place."""
     c = call("rerun")
     await die(stores, c, started=[c], auth=True)
@@ -666,7 +666,9 @@ async def test_a_call_of_another_case_is_gone_on_with_like_any(make_agent, store
     await assert_whole(stores)
 
 
-async def test_what_may_run_again_is_what_was_asked_about(make_agent, stores, bench):
+async def test_an_interrupted_call_runs_again_with_the_approved_arguments(
+    make_agent, stores, bench
+):
     """The tool was changed since: the person is asked about what would run now."""
     c = call("ask", 5)
     await die(stores, c, started=[c])
@@ -689,7 +691,7 @@ async def test_what_may_run_again_is_what_was_asked_about(make_agent, stores, be
     await assert_whole(stores)
 
 
-async def test_what_may_have_had_its_effect_is_never_reported_as_not_run(make_agent, stores, bench):
+async def test_a_call_that_may_have_run_is_never_reported_as_not_run(make_agent, stores, bench):
     """Denied, talked over, or of a tool that is gone: its first run is of unknown outcome."""
     assert "may have had its effect" in NOT_AGAIN
     assert "may have had its effect" in SUPERSEDED
@@ -703,7 +705,7 @@ async def test_what_may_have_had_its_effect_is_never_reported_as_not_run(make_ag
     await assert_whole(stores)
 
 
-async def test_what_may_have_had_its_effect_is_unknown_when_its_tool_is_gone_at_the_next_death(
+async def test_a_call_that_may_have_run_is_unknown_if_its_tool_is_gone_at_the_next_death(
     make_agent, stores, bench
 ):
     """It was allowed to run again, and the process died before it started."""
@@ -744,7 +746,7 @@ async def test_that_credentials_were_there_outlives_a_crash_of_the_turn_that_goe
     assert [auth for *_, auth in bench.ran] == [AUTH]
 
 
-async def test_what_the_dead_owner_stored_last_is_kept(make_agent, stores, bench):
+async def test_the_last_commit_of_a_dead_owner_is_kept(make_agent, stores, bench):
     """Its commit came in after the record was read, and before the turn was taken over."""
     c = call("ask")
     await die(stores, c, started=[c])

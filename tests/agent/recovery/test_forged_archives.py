@@ -176,7 +176,7 @@ async def test_a_decision_of_an_archive_lets_no_call_run(stores, name, change):
     assert vault.did == did[name]
 
 
-async def test_a_call_that_nobody_asked_about_asks_after_an_import(stores):
+async def test_a_call_without_an_approval_requests_one_after_an_import(stores):
     """The tool needs approval today, whatever the archive has left out."""
     vault = Vault()
     async with agent("c", stores, vault, tool_call("pay", cents=5)) as first:
@@ -193,7 +193,7 @@ async def test_a_call_that_nobody_asked_about_asks_after_an_import(stores):
     assert vault.did == []
 
 
-async def test_what_a_second_person_is_shown_is_what_would_run(stores):
+async def test_a_second_person_is_shown_the_call_that_would_run(stores):
     """A request with other arguments than its call's is not what anybody is asked."""
     vault = Vault()
     async with agent("c", stores, vault, tool_call("pay", cents=900)) as first:
@@ -304,7 +304,7 @@ async def test_a_running_turn_of_an_archive_has_no_owner_and_no_decision(stores)
 # --- signatures --------------------------------------------------------------------------------
 
 
-async def test_a_signature_tells_an_archive_of_the_application(stores):
+async def test_a_signature_marks_an_archive_of_the_application(stores):
     """With its key alone, and of these very bytes."""
     async with agent("c", stores, Vault(), text("hi")) as first:
         await first.execute_turn("go", MALLORY)

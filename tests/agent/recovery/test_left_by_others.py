@@ -16,7 +16,7 @@ from looopy.types.state import AgentStatus
 from looopy.types.storable import MAX_BODY_BYTES, dump
 
 
-async def test_a_message_that_somebody_appended_can_be_answered(make_agent, stores):
+async def test_a_message_appended_from_outside_can_be_answered(make_agent, stores):
     """The agent knew the context before; now there is something to go on from."""
     agent = await make_agent([text("a"), text("b")], stores=stores)
     await agent.execute_turn("hi")

@@ -76,7 +76,7 @@ async def test_a_lost_turn_is_reported_once_and_later_turns_are_seen(
     await assert_whole(stores)
 
 
-async def test_equal_words_of_two_histories_are_told_apart(make_agent, stores, past):
+async def test_equal_texts_of_two_histories_are_distinguished(make_agent, stores, past):
     """The other turn has the same number, the same text and the same answer."""
     agent = await make_agent(echo(), stores=stores)
     await agent.execute_turn("one")
@@ -171,7 +171,7 @@ def _keep(past, reply):
 
 @pytest.mark.parametrize("has", ["nothing of it", "its claim", "its call"])
 @pytest.mark.parametrize("others", [0, 1])
-async def test_a_running_turn_writes_nothing_more(make_agent, stores, past, has, others):
+async def test_a_running_turn_stops_writing(make_agent, stores, past, has, others):
     """It ends with an error; the store has no half of a step, and the next turn continues."""
     gate = Gate()
     kept_at = {"nothing of it": -1, "its claim": 0, "its call": 1}[has]

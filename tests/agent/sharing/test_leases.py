@@ -161,7 +161,7 @@ async def test_a_turn_is_cancelled_while_it_looks_at_an_expired_lease(make_agent
     assert (await stores.state.load(CONTEXT)).turn_count == 1
 
 
-async def test_a_turn_whose_owner_gave_up_is_free_at_once(make_agent, stores):
+async def test_a_turn_released_by_its_owner_is_free_at_once(make_agent, stores):
     """It could not store its end, and it lives no more, though its process does."""
     owner = Owner.new()
     await begin(stores, holder=owner.token(60.0), ttl_s=60.0)

@@ -109,7 +109,7 @@ async def test_waiting_for_another_agent_gives_up_in_time(make_agent, memory_sto
     assert caught.value.turn == 1
 
 
-async def test_agents_see_what_the_others_added(make_agent, stores):
+async def test_agents_see_the_turns_of_others(make_agent, stores):
     """A stale agent reads on before it speaks: no message is lost or doubled."""
     one, two = echo(), echo()
     first = await make_agent(one, stores=stores)
@@ -124,7 +124,7 @@ async def test_agents_see_what_the_others_added(make_agent, stores):
     await assert_whole(stores)
 
 
-async def test_a_stale_agent_reads_only_what_was_added(make_agent, stores):
+async def test_a_stale_agent_reads_only_new_messages(make_agent, stores):
     """And the newest message that it had: the store may have gone back meanwhile."""
     spy = SpyStores(stores)
     first = await make_agent(echo(), stores=spy.stores)
@@ -379,7 +379,7 @@ async def test_after_a_turn_its_lease_is_renewed_no_more(make_agent, stores):
     assert spy.of("renew") == []
 
 
-async def test_between_turns_nobody_holds_a_lease(make_agent, stores):
+async def test_no_lease_is_held_between_turns(make_agent, stores):
     """After each end, however it came."""
     agent = await make_agent([text("hi")], stores=stores)
     await agent.execute_turn("a")
@@ -460,7 +460,7 @@ async def test_clear_ends_the_turn_of_a_dead_owner(make_agent, stores):
     assert (await agent.execute_turn("b")).turn == 2
 
 
-async def test_clearing_nothing_is_fine(make_agent, stores):
+async def test_clearing_an_empty_context_succeeds(make_agent, stores):
     """An unknown context stays unknown."""
     agent = await make_agent([text("hi")], stores=stores)
     await agent.clear()
@@ -469,7 +469,7 @@ async def test_clearing_nothing_is_fine(make_agent, stores):
     assert (await agent.execute_turn("a")).turn == 1
 
 
-async def test_clear_forgets_what_is_pending_and_what_failed(make_agent, stores):
+async def test_clear_removes_pending_requests_and_the_failure(make_agent, stores):
     """Artifacts too; a paused agent stays paused."""
     agent = await make_agent([text("hi")], stores=stores)
     await agent.execute_turn("a")
@@ -698,7 +698,7 @@ async def test_a_follower_made_in_a_thread_begins_when_it_is_iterated(
     await events.aclose()
 
 
-async def test_following_behind_what_is_not_there_is_an_error(make_agent, stores):
+async def test_following_from_an_unknown_position_is_an_error(make_agent, stores):
     """Nothing would ever come: a number beyond the head, or a context that was deleted."""
     agent = await make_agent([text("1")], stores=stores, loop_config=LoopConfig(lease_ttl_s=0.02))
     await agent.execute_turn("a")
@@ -800,7 +800,7 @@ async def test_a_turn_that_comes_during_clear_runs_after_it(make_agent, stores, 
 
 
 @pytest.mark.parametrize("by_another", [False, True])
-async def test_what_was_cleared_is_forgotten_though_reading_failed(make_agent, stores, by_another):
+async def test_a_cleared_history_is_dropped_though_reading_failed(make_agent, stores, by_another):
     """Whoever cleared: a store that fails right after it brings nothing back to the model."""
     spy = SpyStores(stores)
     provider = ScriptedProvider([text("one"), text("two")])

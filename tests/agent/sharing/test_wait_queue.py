@@ -69,7 +69,9 @@ async def test_agents_are_served_in_order_of_arrival(make_agent, stores, held):
     await assert_whole(stores)
 
 
-async def test_a_turn_behind_its_own_agent_keeps_its_place_among_others(make_agent, stores, held):
+async def test_a_turn_queued_after_its_own_agent_keeps_its_place_among_others(
+    make_agent, stores, held
+):
     """B waits, then a second turn of the first agent, then C: they run in that order."""
     agent, gate, stream = held
     b = await make_agent(echo(), stores=stores, on_busy="wait")

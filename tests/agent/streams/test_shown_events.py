@@ -91,7 +91,7 @@ async def test_waiting_deltas_of_two_agents_are_not_merged():
     assert said == {(): "a" * 1500, ("agent:b",): "b" * 1500}
 
 
-async def test_a_tool_is_offered_by_what_the_turn_is(make_agent):
+async def test_the_turn_decides_whether_a_tool_is_offered(make_agent):
     """`is_enabled` may look at the turn's context, in each iteration."""
     seen: list[TurnContext] = []
 

@@ -45,7 +45,7 @@ class Observer:
         self.completed += 1
 
 
-async def test_a_turn_that_nobody_looks_at_runs_once(make_agent, stores):
+async def test_a_turn_without_a_view_runs_once(make_agent, stores):
     """The call starts it; the view may be thrown away."""
     provider = ScriptedProvider([tool_call("add", a=1, b=2), text("3")])
     agent = await make_agent(provider, tools=[add], stores=stores)
@@ -124,7 +124,7 @@ async def test_a_view_from_the_middle_gets_deltas_from_then_on(make_agent, memor
     assert deltas(observer.events) == "two"
 
 
-async def test_a_subscriber_that_raises_is_detached_and_the_turn_goes_on(
+async def test_a_subscriber_that_raises_is_detached_and_the_turn_continues(
     make_agent, stores, caplog
 ):
     """It is logged and detached; the turn and the other views go on."""
@@ -311,7 +311,7 @@ async def test_reports_of_a_tool_reach_subscribers(make_agent, memory_stores):
     assert order.index("tool_execution_update") < order.index("tool_execution_end")
 
 
-async def test_what_only_the_store_knows_reaches_every_kind_of_view(make_agent, memory_stores):
+async def test_an_error_of_the_store_reaches_every_kind_of_view(make_agent, memory_stores):
     """`await`, `async for`, `accepted()` and `on_error` each get the error, early and late."""
     spy = SpyStores(memory_stores)
     agent = await make_agent([text("hi")], stores=spy.stores)
@@ -379,7 +379,7 @@ async def test_unsubscribing_works_twice_and_alone(make_agent, memory_stores):
     assert heard == []
 
 
-async def test_a_subscriber_may_leave_while_it_is_told(make_agent, memory_stores):
+async def test_a_subscriber_may_detach_in_its_call(make_agent, memory_stores):
     """The others still hear the event."""
     agent = await make_agent([text("1")], stores=memory_stores)
     heard = []

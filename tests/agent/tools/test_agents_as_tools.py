@@ -114,7 +114,7 @@ async def test_agents_that_work_at_once_have_paths_of_their_own(make_agent, memo
     assert len(set(by_path[first])) == 2  # the third call ran alone
 
 
-async def test_what_the_agent_does_is_shown_under_a_path(make_agent, stores):
+async def test_events_of_the_inner_agent_have_a_path(make_agent, stores):
     """In the outer stream, with the inner context's ids, and in no log but the inner one."""
     deep = Agent("template", llm_provider=ScriptedProvider([text("Seven.")]), agent_name="counter")
     middle = inner([tool_call("counter", prompt="Count!"), text("Seven!")], tools=[deep.as_tool()])
@@ -160,7 +160,9 @@ async def test_two_calls_are_two_conversations(make_agent, memory_stores):
 
 
 @pytest.mark.parametrize("beside", [True, False])
-async def test_a_context_made_anew_finds_nothing_of_the_old_one(make_agent, memory_stores, beside):
+async def test_a_recreated_context_has_no_inner_contexts_of_the_old_one(
+    make_agent, memory_stores, beside
+):
     """The same turn, the same call id, the same question; another life."""
     async with open_stores("memory:") as own:
         where = {} if beside else {"stores": own}
@@ -191,7 +193,7 @@ def spied(call: AgentTool) -> Spy:
     return call
 
 
-async def test_a_call_that_is_run_again_finds_what_was_done(make_agent, stores):
+async def test_a_call_that_runs_again_resumes_its_inner_context(make_agent, stores):
     """The inner turn is over, and the result of the call was not stored: nothing runs twice."""
     helper = inner([text("Three.")])
     call = spied(helper.as_tool())
@@ -203,7 +205,7 @@ async def test_a_call_that_is_run_again_finds_what_was_done(make_agent, stores):
     assert len(await contexts(stores)) == 1
 
 
-async def test_an_agent_that_was_cancelled_with_its_turn_goes_on_with_it(make_agent, stores):
+async def test_an_inner_agent_cancelled_with_its_turn_continues_with_it(make_agent, stores):
     """The outer process died before its own end was stored; the turn, continued, runs the call."""
     gate = Gate()
     call = spied(inner([tool_call("gate"), text("Three.")], tools=[gate.tool]).as_tool())
@@ -298,7 +300,7 @@ async def test_an_agent_that_cannot_start_is_a_failed_call(make_agent):
     assert "nobody" in result_of(result).text
 
 
-async def test_an_agent_that_was_stopped_early_says_so(make_agent):
+async def test_the_result_of_an_inner_agent_stopped_early_is_marked(make_agent):
     """What it has said by then is shown, with the reason."""
     config = LoopConfig(max_iterations=1)
     helper = inner(
@@ -368,7 +370,7 @@ async def test_cancelling_the_inner_agent_fails_its_call_alone(make_agent, memor
     assert "was stopped before it answered" in result_of(result).text
 
 
-async def test_what_the_agent_waits_for_is_asked_of_the_user(make_agent, stores):
+async def test_requests_of_the_inner_agent_are_passed_to_the_user(make_agent, stores):
     """In another process the answer reaches the question, and what was done is not done again."""
     ran = []
 
@@ -726,7 +728,7 @@ def test_blocking_code_has_agents_as_tools(tmp_path):
         assert result_of(agent.execute_turn("go")).text == "Three."
 
 
-async def test_what_the_agent_used_is_charged_once(make_agent, memory_stores):
+async def test_usage_of_the_inner_agent_is_charged_once(make_agent, memory_stores):
     """A turn that looks at an earlier one of the agent, to go on with it, pays for the new one."""
 
     @tool(needs_approval=True)

@@ -72,7 +72,7 @@ async def test_a_file_is_created_grown_and_read(ask, stores):
     assert await stores.artifacts.load("ada", "notes") == "aé\nc".encode()
 
 
-async def test_a_name_that_is_taken_is_replaced_only_when_told_to(ask):
+async def test_an_existing_name_is_replaced_only_on_request(ask):
     """`override`: the content is new, the version goes on; another context has its own names."""
     _, refused, made, read = await ask(
         tool_call("create_file_artifact", artifact_id="x", content="old"),
@@ -123,7 +123,7 @@ async def test_a_table_grows_by_rows_that_fit(ask):
     assert read == {"columns": columns, "rows": [{"name": "Ben"}], "offset": 1, "more": 1}
 
 
-async def test_what_there_is_is_listed_described_and_deleted(ask, stores):
+async def test_artifacts_are_listed_described_and_deleted(ask, stores):
     """By name; tables are told from objects."""
     results = await ask(
         tool_call("create_dataset_artifact", artifact_id="t", columns={"a": "any"}),
@@ -181,7 +181,7 @@ async def test_a_deletion_is_a_step_of_the_turn_with_an_event(make_agent, stores
         (tool_call("create_dataset_artifact", artifact_id="u", columns={}), "at least one"),
     ],
 )
-async def test_what_does_not_fit_says_what_would(ask, call, says):
+async def test_the_error_of_a_file_that_is_too_large_has_the_limit(ask, call, says):
     """Another kind, no such name, no such version."""
     *_, told = await ask(
         tool_call("create_file_artifact", artifact_id="f"),
@@ -316,7 +316,7 @@ async def test_a_table_of_an_earlier_version_is_read_and_grows(ask, stores):
     assert after["rows"] == [{"n": 1}, {"n": 2}, {"n": 3}]
 
 
-async def test_a_large_file_is_read_in_part_and_not_written_anew(ask, stores):
+async def test_a_large_file_is_read_in_part_and_not_stored_again(ask, stores):
     """Characters are counted from its beginning; a piece would cost all of it."""
     content = "é0123456789" * 800_000
     await stores.artifacts.save("ada", "big", content)

@@ -120,7 +120,7 @@ async def test_arguments_that_no_store_can_keep_are_shown_back(bad, note, ran, a
     assert why in answer.text
 
 
-async def test_an_unknown_tool_is_told_of_others(bad, note, ran):
+async def test_the_result_of_an_unknown_tool_names_the_others(bad, note, ran):
     """Near misses are told what there is."""
     result, answers = await bad(Says(calls(call("notes"), call("rm -rf", "c2"))), note)
     assert [a.is_error for a in answers] == [True, True]
@@ -207,7 +207,7 @@ async def test_a_cut_call_is_not_approved_either(bad, ran):
     assert (answer.is_error, ran, result.outcome) == (True, [], Outcome.COMPLETED)
 
 
-async def test_text_after_the_last_call_says_that_the_call_is_whole(bad, note, ran):
+async def test_text_after_the_last_call_makes_the_call_complete(bad, note, ran):
     """Only what came last can be cut."""
     said = AssistantMessage(
         (call("note", n="whole"), TextContent("and th")), stop_reason=StopReason.LENGTH
@@ -318,7 +318,7 @@ async def test_a_tool_that_hangs_and_does_not_let_itself_be_stopped(bad, monkeyp
     [object(), {1, object()}, lambda: 1, b"\x00\xff", float, {"a": object()}],
     ids=["object", "set", "function", "bytes", "class", "nested"],
 )
-async def test_a_tool_that_returns_what_cannot_be_written(bad, value):
+async def test_a_tool_that_returns_an_unstorable_value_fails(bad, value):
     """An error that says what to return instead."""
 
     @tool
@@ -347,7 +347,7 @@ async def test_a_tool_that_returns_more_than_a_store_keeps(bad, said):
     assert result.text == "fine"
 
 
-async def test_a_tool_whose_details_cannot_be_written(bad):
+async def test_a_tool_with_unstorable_details_fails(bad):
     """They are for programs; the result stands."""
 
     @tool

@@ -84,7 +84,7 @@ async def stored(stores):
     return newest, [event for event in events if isinstance(event, ArtifactUpdate)]
 
 
-async def test_nothing_is_stored_before_the_save_and_all_by_it(make_agent, begun):
+async def test_artifacts_are_stored_by_the_save_and_not_before(make_agent, begun):
     """Two turns, each with its changes in order; the events have kinds, versions and numbers."""
     stores = begun
     before = await stored(stores)
@@ -156,7 +156,7 @@ async def test_a_save_removes_the_bytes_of_what_it_deletes(make_agent, tmp_path)
         await agent.shutdown()
 
 
-async def test_a_conflict_keeps_what_waits(make_agent, begun):
+async def test_a_conflict_keeps_the_buffered_artifacts(make_agent, begun):
     """Another process was first: nothing of it is stored, and the agent still shows it."""
     stores = begun
     agent = await make_agent(
@@ -274,7 +274,7 @@ async def test_dropping_a_half_stored_turn_releases_its_context(half_stored, beg
     await begin(begun, record.epoch, context_id="ada", recover=True)
 
 
-async def test_clear_drops_what_waits(make_agent, begun):
+async def test_clear_drops_the_buffered_artifacts(make_agent, begun):
     """As it drops the turns."""
     stores = begun
     agent = await make_agent(

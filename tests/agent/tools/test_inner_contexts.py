@@ -56,7 +56,7 @@ async def waiting(make_agent, stores, till: Till, *replies) -> Agent:
     return agent
 
 
-async def test_an_approval_outlasts_the_redaction_of_somebody_else(make_agent, stores):
+async def test_an_approval_outlasts_the_redaction_of_another_actor(make_agent, stores):
     """The outer context counts as another one after it, and the call is still the same."""
     till = Till()
     await waiting(make_agent, stores, till)

@@ -164,7 +164,7 @@ async def test_each_report_comes_from_its_call(make_agent, memory_stores):
     assert types(events).count("turn_end") == 1
 
 
-async def test_one_that_fails_costs_the_others_nothing(make_agent, stores):
+async def test_a_failing_call_does_not_affect_parallel_calls(make_agent, stores):
     """Each has its own result."""
     stage = Stage()
     agent = await make_agent(asks("a", "bad", "c"), tools=stage.tools, stores=stores)
@@ -241,7 +241,7 @@ async def test_too_many_failures_let_those_that_run_finish(make_agent, stores):
     ],
     ids=["nul", "surrogate", "large"],
 )
-async def test_a_result_that_cannot_be_stored_costs_the_others_nothing(make_agent, stores, image):
+async def test_an_unstorable_result_does_not_affect_parallel_calls(make_agent, stores, image):
     """It is an error that says why; the tool beside it has its result, and the turn goes on."""
 
     @tool(parallel=True)

@@ -54,7 +54,7 @@ def desk(make_agent, memory_stores):
     return Desk(make_agent, memory_stores)
 
 
-async def test_a_hook_that_says_nothing_changes_nothing(desk):
+async def test_a_hook_that_returns_none_has_no_effect(desk):
     """Both are told the call; the second one its result, and both the context of the tool."""
     seen = []
 
@@ -107,7 +107,7 @@ async def test_a_call_runs_with_other_arguments(desk):
 
 
 @pytest.mark.parametrize("said", [{"to": 3}, {}, 7, ["bob"]])
-async def test_what_a_hook_may_not_say_blocks_the_call(desk, said):
+async def test_an_invalid_return_value_of_a_hook_blocks_the_call(desk, said):
     """Arguments that do not fit, or something else: reported, and nothing runs."""
     (result,), failed = await desk.ask(before_tool_call=lambda _call, _context: said)
     assert (result.text, result.is_error) == (UNJUDGED, True)
@@ -116,7 +116,7 @@ async def test_what_a_hook_may_not_say_blocks_the_call(desk, said):
     assert failed[0].startswith("before_tool_call: ")
 
 
-async def test_a_hook_that_fails_before_a_call_lets_nothing_run(desk):
+async def test_a_failing_before_hook_blocks_the_call(desk):
     """It may be what guards the tool."""
 
     def before(_call, _context):

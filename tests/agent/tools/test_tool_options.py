@@ -101,7 +101,7 @@ async def test_calling_again_is_asked_for_a_few_times_and_is_no_failure(make_age
     await assert_whole(stores)
 
 
-async def test_a_tool_is_there_for_those_whom_it_is_for(make_agent, memory_stores):
+async def test_is_enabled_hides_a_tool_by_turn(make_agent, memory_stores):
     """`is_enabled` is asked with the turn; one that fails hides its tool, with a warning."""
 
     @tool(

@@ -72,7 +72,7 @@ async def test_a_name_that_a_server_takes_in_a_turn_stays_ours(
     assert events[-1].outcome == "completed"
 
 
-async def test_what_keeps_tools_away_is_said_once_a_turn(make_agent, memory_stores):
+async def test_a_failing_source_is_reported_once_a_turn(make_agent, memory_stores):
     """As a warning; the turn goes on, and the next one says it again."""
     provider = ScriptedProvider([tool_call("greet_nobody"), text("1"), text("2")])
     server = Server(problem="the server 'x' cannot be reached")
@@ -102,7 +102,7 @@ async def test_a_source_is_held_from_start_to_shutdown(make_agent, memory_stores
     assert server.users == 1
 
 
-async def test_an_agent_that_does_not_start_holds_nothing(make_agent):
+async def test_an_agent_that_fails_to_start_releases_its_sources(make_agent):
     """What it began to use before it failed is let go."""
     server = Server()
     twins = [tool(lambda: "1", name="same"), tool(lambda: "2", name="SAME")]

@@ -58,7 +58,7 @@ async def test_a_budget_of_the_context_outlives_its_agents(make_agent, stores, b
     await assert_whole(stores)
 
 
-async def test_what_tools_charge_counts_for_the_context(make_agent, stores):
+async def test_charges_of_tools_count_for_the_context(make_agent, stores):
     """Also in the turns after the one that charged it, whichever agent runs them."""
 
     @tool
@@ -121,7 +121,7 @@ async def test_no_turn_reads_those_before_it(make_agent, stores):
     assert (await stores.state.load("ada")).state.run_us == ran // timedelta(microseconds=1)
 
 
-def test_a_budget_that_limits_nothing_is_refused():
+def test_a_budget_without_a_limit_is_refused():
     """Each of its numbers."""
     for name in ("context_tokens", "context_cost_usd", "context_s"):
         with pytest.raises(ConfigurationError, match=name):
@@ -185,7 +185,7 @@ async def test_an_absurd_cost_is_unknown_and_passes_no_budget(make_agent, stores
     assert any(place in e.text for e in events if e.type == "warning")
 
 
-async def test_tokens_below_zero_give_nothing_back(make_agent, stores):
+async def test_negative_tokens_give_no_credit(make_agent, stores):
     """They count as none, and the parts tell the sum."""
     provider = Changing(Cost(total=0.1), replies=[text("hi")])
     provider.tokens = -1000
@@ -208,7 +208,7 @@ async def test_unknown_cost_ignore_continues_without_a_known_price(make_agent, s
     assert (await stores.journal.turns("ada"))[0].usage == result.usage
 
 
-async def test_a_single_call_without_a_known_price_is_told(make_agent, stores):
+async def test_a_call_without_a_known_price_is_reported(make_agent, stores):
     """The turn is over with it, so there is nothing to end; but nobody believes it was counted."""
     limits = LoopConfig(budget=Budget(cost_usd=5.0))
     agent = await make_agent(Changing(None), stores=stores, loop_config=limits)
@@ -233,7 +233,7 @@ def test_a_fallback_knows_the_price_if_all_of_its_providers_do():
 
 
 @pytest.mark.parametrize("word", ["allow", None, True, 0])
-def test_how_a_budget_is_told_otherwise_is_one_of_two_words(word):
+def test_an_invalid_unknown_cost_is_refused(word):
     """Anything else is refused."""
     with pytest.raises(ConfigurationError, match=r"Budget\.unknown_cost must be one of 'refuse'"):
         Budget(unknown_cost=word)

@@ -25,7 +25,7 @@ async def said(agent, **options):
     return [m.text for m in await agent.get_messages(**options)]
 
 
-async def test_nothing_is_stored_until_it_is_saved(make_agent, stores):
+async def test_a_buffered_turn_is_stored_only_when_saved(make_agent, stores):
     """Turns run, are remembered and readable; the store knows nothing of them."""
     provider = echo()
     agent = await make_agent(provider, stores=stores, auto_save=False)
@@ -80,7 +80,7 @@ async def test_saving_twice_stores_once(make_agent, stores):
 
 
 @pytest.mark.parametrize("save", ["save_state", "pause"])
-async def test_saving_what_another_overtook_is_a_conflict(make_agent, stores, save):
+async def test_saving_an_overtaken_turn_is_a_conflict(make_agent, stores, save):
     """`StoreConflict`: nothing of it is stored, the buffer is kept and readable."""
     buffered = await make_agent(echo(), stores=stores, auto_save=False)
     other = await make_agent(echo(), stores=stores)
@@ -233,7 +233,7 @@ async def test_a_failed_turn_does_not_lose_the_buffer(make_agent, stores):
     assert [t.continues for t in await stores.journal.turns("ada")] == [None, None, 2, None]
 
 
-async def test_a_buffered_turn_keeps_who_it_was_for(make_agent, stores):
+async def test_a_buffered_turn_keeps_its_actor(make_agent, stores):
     """Actor, metadata and that there were credentials are saved like those of any turn."""
     agent = await make_agent([text("1")], stores=stores, auto_save=False)
     auth = AuthContext("u1", credentials={"token": "t"})
@@ -293,7 +293,7 @@ async def test_no_turn_comes_between_turns_that_are_saved_together(make_agent, m
 
 
 @pytest.mark.parametrize("call", ["claim", "commit"])
-async def test_saving_that_is_cancelled_knows_what_it_has_stored(make_agent, memory_stores, call):
+async def test_a_cancelled_save_resumes_after_its_stored_turns(make_agent, memory_stores, call):
     """The write on its way is carried out; saving again stores the rest, and nothing twice."""
     spy = SpyStores(memory_stores)
     agent = await make_agent(echo(), stores=spy.stores, auto_save=False)

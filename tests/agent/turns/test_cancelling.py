@@ -107,7 +107,7 @@ async def test_cancelling_during_the_model_keeps_its_words(make_agent, stores):
     await assert_goes_on(agent, stores)
 
 
-async def test_the_model_is_shown_what_it_had_said(make_agent, stores):
+async def test_the_next_request_has_the_partial_answer(make_agent, stores):
     """The words of an aborted answer are in the next request, its marks are not a problem."""
     model = Silent()
     agent = await make_agent(model, stores=stores)
@@ -154,7 +154,7 @@ async def test_cancelling_during_a_tool_answers_every_call(make_agent, stores):
     await assert_goes_on(agent, stores)
 
 
-async def test_what_a_cancelled_tool_still_returns_counts(make_agent, stores):
+async def test_the_result_of_a_cancelled_tool_counts(make_agent, stores):
     """A tool that cleans up and answers when it is stopped has answered."""
     entered = asyncio.Event()
 
@@ -264,7 +264,7 @@ async def test_cancelling_while_a_retry_is_awaited_ends_the_turn(make_agent, mem
     await assert_goes_on(agent, memory_stores)
 
 
-async def test_cancelling_when_idle_or_twice_does_nothing(make_agent, stores):
+async def test_cancelling_when_idle_or_twice_has_no_effect(make_agent, stores):
     """An end is an end."""
     agent = await make_agent([text("1"), text("2")], stores=stores)
     await agent.cancel()
@@ -384,7 +384,7 @@ def test_an_event_loop_that_is_torn_down_leaves_a_closed_turn(sqlite_url):
     asyncio.run(look())
 
 
-def test_an_event_loop_that_stops_loses_no_result_behind_an_artifact(sqlite_file):
+def test_an_event_loop_that_stops_keeps_a_result_after_an_artifact(sqlite_file):
     """The commit waits for the one before it, and for that only: it is not cut short."""
     url, locked = f"sqlite:///{sqlite_file}", threading.Event()
 

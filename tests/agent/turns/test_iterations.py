@@ -24,7 +24,7 @@ class Thinker(ScriptedProvider):
             yield replace(event, message=replace(event.message, content=content))
 
 
-async def test_each_iteration_says_what_it_came_to(make_agent, stores):
+async def test_each_iteration_has_text_calls_results_and_usage(make_agent, stores):
     """Text, thinking, calls with arguments, results and duration, why it ended, and usage."""
     provider = Thinker(
         [(text("let me see"), tool_call("add", a=1, b=2), tool_call("BOOM")), text("3")]
@@ -69,7 +69,7 @@ async def test_a_call_that_never_ran_took_no_time(make_agent, stores):
     assert (not_run.started, not_run.duration_s, not_run.is_error) == (None, 0.0, True)
 
 
-async def test_a_conversation_goes_on_with_everything_that_was_said(make_agent, stores):
+async def test_a_conversation_continues_with_all_earlier_messages(make_agent, stores):
     """The next turn's model sees the user's words, the calls and their results; usage adds up."""
     provider = ScriptedProvider([tool_call("add", a=1, b=2), text("3"), text("as I said")])
     agent = await make_agent(provider, tools=[add], stores=stores)

@@ -64,7 +64,7 @@ async def test_the_window_grows_while_the_model_could_see_more(make_agent, store
 @pytest.mark.parametrize("exchanges", split([0, 128, 300], [1, 127, 129]))
 @pytest.mark.parametrize("hidden", split([0, 50], [1]))
 @pytest.mark.parametrize("most", [3, 300, 10_000, None])
-async def test_whatever_the_model_may_be_shown_is_read(
+async def test_every_message_within_the_window_is_read(
     make_agent, memory_stores, exchanges, hidden, most
 ):
     """However many there are, and wherever the visible part of them begins."""
@@ -150,7 +150,9 @@ async def test_a_late_turn_writes_no_more_than_an_early_one(make_agent, sqlite_f
 
 
 @pytest.mark.parametrize("limits", split([{"history_tokens": 500}], [{"max_messages": 16}, {}]))
-async def test_a_long_life_keeps_what_the_model_sees_and_no_more(make_agent, memory_stores, limits):
+async def test_a_long_lived_agent_keeps_only_messages_within_the_window(
+    make_agent, memory_stores, limits
+):
     """However many turns: each request is what it would be with the whole history in memory."""
     config = LoopConfig(**{"history_tokens": None, **limits})
     provider = ScriptedProvider([text("yes")], repeat=True)

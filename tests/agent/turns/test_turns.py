@@ -70,7 +70,7 @@ async def test_a_tool_turn_has_these_events_in_this_order(make_agent, stores):
     assert [e.iteration for e in events if e.type == "iteration_start"] == [1, 2]
 
 
-async def test_every_event_says_where_it_belongs(make_agent, stores):
+async def test_every_event_has_its_context_and_turn(make_agent, stores):
     """Context, turn and an aware time are on every event; `seq` on the durable ones alone."""
     agent = await make_agent(
         [text("one"), tool_call("add", a=1, b=2), text("two")], tools=[add], stores=stores
@@ -226,7 +226,7 @@ async def test_the_last_event_is_turn_end_with_what_the_turn_added(make_agent, s
     assert [e.position for e in events if isinstance(e, MessageEnd)] == [3, 4]
 
 
-async def test_an_assistant_message_tells_how_it_came(make_agent, memory_stores):
+async def test_an_assistant_message_has_provider_and_stop_reason(make_agent, memory_stores):
     """When the call began, how long to the first delta, how many attempts, and its usage."""
     agent = await make_agent([text("hello")], stores=memory_stores)
     events = await collect(agent.execute_turn("hi"))
@@ -240,7 +240,7 @@ async def test_an_assistant_message_tells_how_it_came(make_agent, memory_stores)
     assert end.usage == end.message.usage
 
 
-async def test_what_was_said_is_remembered(make_agent, stores):
+async def test_the_next_turn_gets_the_earlier_messages(make_agent, stores):
     """The second request holds the first exchange."""
     provider = ScriptedProvider([text("hello ada"), text("you are ada")])
     agent = await make_agent(provider, stores=stores)
@@ -271,7 +271,7 @@ async def test_the_same_result_is_shown_live_and_after_reloading(make_agent, sto
     assert second.requests[0].messages[: len(live)] == live
 
 
-async def test_a_new_agent_goes_on_where_the_old_one_stopped(make_agent, sqlite_url):
+async def test_a_new_agent_continues_the_conversation_of_the_old_one(make_agent, sqlite_url):
     """Counts, positions and numbers go on in another agent on the same file."""
     first = await make_agent([text("one")], stores=sqlite_url)
     await first.execute_turn("a")

@@ -162,7 +162,7 @@ def test_a_call_that_fits_no_period_has_no_time_to_come_back(tokens, dollars, fi
     assert ("or continue after 2026-11-29 00:00 UTC" in str(refused.value)) is fits
 
 
-async def test_a_turn_that_asks_goes_on_when_the_budget_is_raised(agent_of, stores):
+async def test_a_paused_turn_continues_when_the_budget_is_raised(agent_of, stores):
     """Whoever opens the context finds it waiting, and nobody takes it for one to continue now."""
     script = [tool_call("add", a=1, b=2), text("three")]
     tight = limits(owner_day_tokens=LONG + 500, on_budget="ask")
@@ -301,7 +301,7 @@ async def test_a_call_that_is_cut_off_counts_at_its_most(agent_of, stores):
     assert reserved == NOTHING
 
 
-async def test_a_turn_that_is_cancelled_while_it_reserves_holds_nothing(
+async def test_a_turn_cancelled_while_it_reserves_keeps_no_reservation(
     agent_of, stores, monkeypatch
 ):
     """The store has taken the reservation, and the turn has not heard of it."""
@@ -410,7 +410,7 @@ async def test_a_late_settlement_counts_for_the_next_caller(
     assert await sums(two) == [(Amount(20, 20_000_000), NOTHING)]
 
 
-async def test_what_tools_charge_is_paid_for(agent_of, stores):
+async def test_charges_of_tools_count_for_the_window(agent_of, stores):
     """With the next call of the model, or at the end of a turn that makes none."""
 
     @tool

@@ -51,7 +51,7 @@ async def test_the_factory_takes_the_tools_of_its_session():
         assert editor_tools == {other.session_id: []}
 
 
-async def test_a_factory_that_fails_says_why():
+async def test_the_error_of_a_failing_factory_is_reported():
     """The client is the person who runs the application."""
 
     def broken(context_id, stores):

@@ -191,7 +191,9 @@ async def test_errors_have_the_form_of_the_protocol_and_the_place(stores):
         assert (code, data["path"]) == (-32602, "/inputs/2-call_1/args/cents")
 
 
-async def test_one_prompt_a_session(stores, tmp_path, monkeypatch):
+async def test_a_second_prompt_of_a_session_is_refused_while_one_runs(
+    stores, tmp_path, monkeypatch
+):
     """A second one is refused, a cancelled one says so, and a load in between changes nothing."""
     monkeypatch.setenv("LOOOPY_TEST_FOLDER", str(tmp_path))
     editor = Editor()

@@ -157,7 +157,7 @@ async def test_cancelling_a_call_cancels_the_turn(stores, era, tmp_path, monkeyp
         ({"prompt": "fail"}, "error", None),
     ],
 )
-async def test_a_bad_call_gets_a_result_that_says_why(stores, arguments, code, path):
+async def test_a_bad_call_gets_an_error_result_with_the_reason(stores, arguments, code, path):
     """The model of the client sees it; nothing is stored."""
     async with build("bens", stores) as other:
         await other.execute_turn("mine", AuthContext("ben"))

@@ -73,7 +73,7 @@ def said(result):
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_a_conversation_belongs_to_whoever_began_it(era):
+async def test_a_conversation_belongs_to_the_actor_who_began_it(era):
     """By each protocol: a call with its steps, an approval by a form, and strangers kept out."""
     steps, asked = [], []
 

@@ -52,7 +52,7 @@ def test_an_answer_whose_call_did_not_run_outlives_a_failure():
 
 
 @pytest.mark.parametrize("outcome", [Outcome.COMPLETED, Outcome.CANCELLED])
-def test_an_end_without_a_failure_leaves_what_was_used_and_no_more(outcome):
+def test_an_end_without_a_failure_adds_only_its_usage(outcome):
     """There is nothing to go on with."""
     begun = ContextState(answered=[(asked(ONE), True)], summary=4, usage=USED)
     group = ended(outcome)

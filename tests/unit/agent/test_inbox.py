@@ -81,7 +81,7 @@ async def test_it_looks_again_and_again_though_no_bell_rings(listening):
     assert token.cancelled
 
 
-async def test_what_was_said_late_has_arrived_without_a_bell(listening):
+async def test_a_late_message_arrives_without_a_notification(listening):
     """And is taken in the order of the numbers."""
     stores, inbox, _ = listening
     await next_look(stores)
@@ -132,7 +132,7 @@ async def test_a_request_to_stop_another_turn_is_not_meant(listening):
     assert not token.cancelled
 
 
-async def test_one_that_is_closed_looks_no_more(listening):
+async def test_a_closed_inbox_reads_no_more(listening):
     """Its turn is over."""
     stores, inbox, _ = listening
     await next_look(stores)

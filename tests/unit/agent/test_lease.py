@@ -90,7 +90,7 @@ async def test_an_expired_lease_is_left_after_half_of_its_life(record, clock):
     assert await left(record, clock) == 0
 
 
-async def test_a_lease_that_was_renewed_meanwhile_is_looked_at_anew(record, clock):
+async def test_a_lease_renewed_meanwhile_is_observed_again(record, clock):
     """Also when it has expired again, as by a clock that jumps."""
     await look(record, clock, most=4)
     renewed = replace(record, lease_until=record.lease_until + 1)
@@ -129,7 +129,7 @@ async def test_many_orphans_of_one_process_cost_as_many_writes_as_one(record, cl
     assert store.writes == 6
 
 
-async def test_a_process_that_renews_another_lease_is_observed_anew(record, clock):
+async def test_a_process_that_renews_another_lease_is_observed_again(record, clock):
     """It lives: what was counted of a lease that it had let expire counts no longer."""
     await look(record, clock)
     assert await left(replace(record, context_id="other", lease_live=True), clock) is None
@@ -151,7 +151,7 @@ async def test_a_store_that_answers_and_takes_no_writes_has_not_answered(record,
     assert clock.now >= back + TTL_S / 2 - TTL_S / 5 - 0.001
 
 
-async def test_whoever_looks_seldom_finds_out_as_well(record, clock):
+async def test_rare_observations_also_detect_a_dead_owner(record, clock):
     """As a reader does, or one who asks again and again and is refused."""
     assert await look(record, clock, every_s=TTL_S / 5) <= TTL_S
     assert await left(record, clock) == 0
@@ -168,7 +168,7 @@ async def test_a_holder_that_does_not_say_has_the_usual_life(record, clock):
 
 
 @pytest.mark.parametrize("lives", [True, False])
-async def test_what_is_seen_of_an_owner_here_counts_and_no_clock(record, clock, lives):
+async def test_observation_of_an_owner_counts_instead_of_its_clock(record, clock, lives):
     """One that lives keeps its turn for as long as it likes; one that does not has none."""
     owner = Owner.new()
     here = replace(record, holder=owner.token(TTL_S), lease_live=not lives)
@@ -187,7 +187,7 @@ async def test_a_lease_that_lives_or_was_given_back_needs_no_second_look(record,
     assert await left(replace(record, holder=None), clock) == 0
 
 
-def test_one_look_at_an_expired_lease_is_enough_to_show_it(record):
+def test_one_observation_shows_an_expired_lease(record):
     """To a person, who decides nothing by it."""
     assert seems_left(record)
     assert not seems_left(replace(record, lease_live=True))
@@ -232,7 +232,7 @@ async def test_a_renewal_that_failed_is_tried_again_soon(answer, part):
         lease.let_go()
 
 
-async def test_an_owner_hears_that_its_context_has_moved_on():
+async def test_an_owner_is_informed_that_its_context_moved():
     """Once, and nothing is renewed after it."""
     heard = []
     lease = Lease(Renewals(None), "ada", 1, TTL_S, lambda: heard.append(1))

@@ -61,7 +61,7 @@ async def test_a_renewal_that_the_store_did_not_answer_is_made_again():
     lease.let_go()
 
 
-async def test_the_holder_is_told_once_that_another_has_the_context():
+async def test_the_loss_of_a_lease_is_reported_once():
     """After that nothing is renewed."""
     store = Renewing(*[True, False])
     lease, lost = leased(store)
@@ -72,7 +72,7 @@ async def test_the_holder_is_told_once_that_another_has_the_context():
     lease.let_go()
 
 
-async def test_one_that_was_let_go_is_renewed_no_more():
+async def test_a_released_lease_is_not_renewed():
     """Nor is a renewal that is under way waited for."""
     store = Renewing()
     lease, lost = leased(store)

@@ -45,7 +45,7 @@ def test_every_status_can_be_reached_and_left():
 
 @pytest.mark.parametrize("status", list(S))
 @pytest.mark.parametrize("action", CALLS)
-def test_what_is_not_in_the_table_is_refused(status, action):
+def test_a_transition_outside_the_table_is_refused(status, action):
     """Not started, or not now; the error carries both facts and says what to do."""
     if (status, action) in TRANSITIONS:
         assert after(status, action) is TRANSITIONS[status, action]

@@ -114,7 +114,7 @@ def test_text_on_an_idle_context_is_just_said():
     assert (plan.continues, plan.ends, list(plan.run)) == (None, None, [])
 
 
-def test_each_answer_does_what_it_says():
+def test_each_kind_of_answer_has_its_effect():
     """Approved runs, denied is answered, superseded by text is answered."""
     situation = waiting("a", "b")
     inputs = {"r-a": True, "r-b": False}

@@ -37,19 +37,19 @@ def stored(**given):
     )
 
 
-def test_what_waits_for_an_answer_is_shown_between_turns():
+def test_pending_requests_are_shown_between_turns():
     """It can be answered now."""
     assert snapshot(AgentStatus.WAITING, stored()).pending == (ASKED,)
 
 
-def test_while_a_turn_runs_nothing_can_be_answered():
+def test_no_request_is_pending_while_a_turn_runs():
     """Also what an earlier turn had asked: the one that runs may have the answer."""
     turn = TurnRecord(turn=2, start_seq=5, first_position=3, last_position=2, started_at=NOW)
     assert snapshot(AgentStatus.BUSY, stored(open_turn=turn)).pending == ()
 
 
 @pytest.mark.parametrize("status", list(AgentStatus))
-def test_of_a_context_that_does_not_exist_there_is_the_status_alone(status):
+def test_a_missing_context_has_only_a_status(status):
     """Nothing was stored yet."""
     state = snapshot(status, None)
     assert (state.status, state.turn_count, state.pending) == (status, 0, ())

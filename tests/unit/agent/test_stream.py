@@ -23,7 +23,7 @@ def delta(words, index=0):
     return MessageUpdate(context_id="ada", delta=words, content_index=index)
 
 
-async def test_a_view_sees_what_was_said_and_what_comes():
+async def test_a_view_gets_earlier_and_later_events():
     """In order, whenever it was attached; deltas only from then on."""
     broadcast = Broadcast()
     early, late = [], []
@@ -107,7 +107,7 @@ async def test_waiting_deltas_are_merged_block_by_block():
     assert seen[-1] is END
 
 
-async def test_an_observer_that_detaches_while_it_is_told_hears_no_more():
+async def test_an_observer_that_detaches_in_its_call_gets_no_more_events():
     """Also while the backlog is being told."""
     broadcast = Broadcast()
     broadcast.push(START)
@@ -136,7 +136,7 @@ async def test_an_observer_that_detaches_while_it_is_told_hears_no_more():
     assert await stream is RESULT
 
 
-async def test_waiters_are_told_of_the_end_and_of_an_error():
+async def test_waiters_get_the_end_and_the_error():
     """Those that wait, and those that come later."""
     for fail in (False, True):
         broadcast = Broadcast()

@@ -45,7 +45,7 @@ def test_the_challenge_is_that_of_the_rfc():
     assert pkce.challenge == "E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM"
 
 
-def test_the_address_says_all_that_is_asked_for():
+def test_the_address_has_every_requested_parameter():
     """Scopes joined by spaces, a state of its own, what the endpoint had before."""
     url, state = authorization_url(
         "https://id.example/authorize?tenant=a",
@@ -73,7 +73,7 @@ def test_the_address_says_all_that_is_asked_for():
     assert re.fullmatch(r"[0-9a-f-]{36}", state)
 
 
-def test_a_given_state_is_kept_and_nothing_is_added():
+def test_a_given_state_is_kept_unchanged():
     """Neither scope nor prompt."""
     url, state = authorization_url(
         "https://id.example/a", client_id="c", redirect_uri="r", code_challenge="x", state="s"
@@ -136,7 +136,7 @@ def test_oauth2_without_one_of_its_fields_is_refused(missing):
         ({"authorization_endpoint": "javascript:alert(1)"}, "/authorization_endpoint"),
     ],
 )
-def test_a_request_that_means_nothing_is_refused(change, path):
+def test_an_invalid_request_is_refused(change, path):
     """The place is named."""
     with pytest.raises(ValueRefused) as refused:
         AuthRequest(**{**OAUTH, **change})

@@ -90,7 +90,7 @@ def test_a_secret_is_found_in_every_slot(slot):
     assert knowing(SLOTS[slot]).text("a canary-0123 b") == f"a {MASK} b"
 
 
-def test_what_is_short_or_a_number_or_a_name_is_no_secret():
+def test_a_short_value_a_number_or_a_name_is_not_a_secret():
     """Seven characters, a moment in seconds, the key of a mapping: hiding them would hide words."""
     redactor = knowing({"authorization": "s3cret7"}, 1795264215)
     assert redactor.free
@@ -307,7 +307,7 @@ def test_bytes_that_are_no_text_are_found():
     assert redactor.value({"k": b"a" + key})["k"] == b"a" + MASK.encode()
 
 
-def test_of_two_secrets_the_longer_is_taken_whole():
+def test_the_longer_of_two_overlapping_secrets_is_redacted_whole():
     """One that another begins with does not leave the rest of it behind."""
     redactor = knowing("sk-canary-1", "sk-canary-1-of-production")
     assert redactor.text("sk-canary-1-of-production, sk-canary-1") == f"{MASK}, {MASK}"
@@ -345,14 +345,14 @@ def hidden(value, secret, draw):
 
 
 @given(JSON, ONE_SECRET, st.data())
-def test_wherever_a_secret_is_placed_it_is_gone_and_nothing_else_is(value, secret, data):
+def test_a_secret_at_any_place_is_redacted_and_the_rest_kept(value, secret, data):
     """In any text of any nesting: the mask stands in its place, the rest is what it was."""
     dirty, clean = hidden(value, secret, data.draw)
     assert knowing(secret).value(dirty) == clean
 
 
 @given(JSON)
-def test_what_holds_no_secret_comes_back_as_the_same_object(value):
+def test_a_value_without_a_secret_is_returned_as_the_same_object(value):
     """Not even copied: who has credentials and leaks nothing pays for the search alone."""
     assert knowing("☃canary☃").value(value) is value
     assert Redactor().value(value) is value
@@ -383,7 +383,7 @@ def test_an_object_that_shows_a_secret_is_replaced_whole():
     assert redactor.value(mute) is mute
 
 
-def test_what_holds_itself_ends_the_search():
+def test_the_search_ends_at_a_value_that_contains_itself():
     """A tool may report anything."""
     loop = ["canary-0123"]
     loop.append(loop)
@@ -449,7 +449,7 @@ def test_a_file_is_searched_in_all_its_fields(file):
     assert knowing("another-0123").message(result) is result
 
 
-def test_what_the_user_said_is_left_alone():
+def test_user_messages_are_not_redacted():
     """It is the user's, and stored before the turn begins."""
     message = UserMessage("my key is canary-0123")
     assert knowing("canary-0123").message(message) is message
@@ -520,7 +520,7 @@ def test_delta_after_unseen_ones_shows_no_part_of_a_secret(pieces):
     assert "".join(one.delta for one in last) == redactor.text(held)
 
 
-def test_end_that_nobody_saw_leaves_nothing_for_the_next_block():
+def test_an_unseen_end_of_a_block_does_not_reach_the_next_block():
     """As a provider that begins again, with the same number of a block."""
     deltas = knowing("canary-0123").deltas()
     deltas.skip(StreamEvent("text_delta", 0, "it is canary", Growing("it is canary")))
@@ -556,7 +556,7 @@ class Theirs(Exception):
         chained(RateLimited("wait", retry_after_s=3.0), Theirs("it does not show")),
     ],
 )
-def test_an_error_of_ours_keeps_its_class_and_facts_and_nothing_else(error):
+def test_a_looopy_error_keeps_its_class_and_facts(error):
     """What is chained to it, and where it came from, is cut off: it may hold the secret."""
     found = knowing("canary-0123").error(error)
     assert type(found) is RateLimited
@@ -582,7 +582,7 @@ def test_an_error_of_others_becomes_one_that_says_as_much():
         assert "canary" not in "".join(shown)
 
 
-def test_an_error_that_can_show_nothing_is_left_alone():
+def test_an_error_without_a_secret_is_kept_unchanged():
     """Its cause and its traceback help whoever has to mend it."""
     error = chained(ContextNotFound("no such context"), KeyError("ada"))
     assert knowing("canary-0123").error(error) is error

@@ -34,7 +34,7 @@ def opened(ring, value, sealed=None, request_id="r", context_id="c", now=NOW):
 
 @pytest.mark.parametrize("secret", [None, SECRET, SECRET.encode()])
 @pytest.mark.parametrize("credential", ["t0ken", {"user": "eva", "password": "p"}, "", "ä\u2028"])
-def test_what_was_encrypted_is_read(secret, credential):
+def test_an_encrypted_credential_is_decrypted(secret, credential):
     """Text and JSON; another ciphertext each time; a public key without its private part."""
     ring = KeyRing(secret)
     request, sealed = asked(ring)
@@ -141,7 +141,7 @@ def encrypted(header, key, text='"t0ken"'):
 
 
 @pytest.mark.parametrize("levels", [65, 500, 100_000])
-def test_what_is_nested_too_deep_is_refused(levels):
+def test_a_credential_nested_too_deep_is_refused(levels):
     """Inside or in the header: one refusal, and no error of a library that shows what it read."""
     ring = KeyRing(SECRET)
     request, sealed = asked(ring)
@@ -159,7 +159,7 @@ def test_what_is_nested_too_deep_is_refused(levels):
         assert refused.value.__context__ is None
 
 
-def test_what_was_not_encrypted_as_agreed_is_refused():
+def test_a_credential_with_other_encryption_is_refused():
     """Another key, another method, no JWE, no JSON, a claim that was changed afterwards."""
     ring = KeyRing(SECRET)
     request, sealed = asked(ring)
@@ -195,7 +195,7 @@ def test_what_was_not_encrypted_as_agreed_is_refused():
 
 
 @pytest.mark.parametrize("secret", ["", "short", b"x" * 31, 3])
-def test_a_secret_that_guards_nothing_is_refused(secret):
+def test_a_weak_secret_is_refused(secret):
     """At least 32 bytes."""
     with pytest.raises(ConfigurationError, match="at least 32"):
         KeyRing(secret)

@@ -48,7 +48,7 @@ _ROWS = [{"id": i, "name": f"user {i}", "tags": ["a", "blue"], "active": True} f
         *("emoji", "base64", "hex", "json"),
     ],
 )
-def test_an_estimate_lies_near_what_models_count(text: str, counted: tuple[int, int]) -> None:
+def test_an_estimate_is_close_to_the_count_of_models(text: str, counted: tuple[int, int]) -> None:
     """Not a third below the smaller count, and not a third above the larger one."""
     assert min(counted) * 2 / 3 <= text_tokens(text) <= max(counted) * 4 / 3
 

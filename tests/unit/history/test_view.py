@@ -52,7 +52,7 @@ def look(view: View, config: LoopConfig) -> Any:
 
 
 @pytest.mark.parametrize("stop", [StopReason.STOP, StopReason.ABORTED])
-def test_a_call_looks_at_what_is_new(stop: StopReason) -> None:
+def test_a_second_view_reads_only_new_messages(stop: StopReason) -> None:
     """However long the history, and also where turns were aborted."""
     history = Watched(message for n in range(2000) for message in turn(n, stop))
     view, config = View(history), LoopConfig(history_tokens=None)
@@ -90,7 +90,7 @@ def test_a_long_window_is_not_walked_for_a_call_between_two_cuts() -> None:
     assert sorted(reads)[len(reads) * 98 // 100] <= 5
 
 
-def test_the_same_call_again_looks_at_nothing() -> None:
+def test_a_repeated_view_reads_no_message() -> None:
     """As when a call is tried again."""
     history = Watched(turn(1))
     view, config = View(history), LoopConfig(history_tokens=None)
@@ -100,7 +100,7 @@ def test_the_same_call_again_looks_at_nothing() -> None:
     assert history.read <= 2
 
 
-def test_what_fails_half_way_is_begun_anew() -> None:
+def test_a_view_that_failed_half_way_starts_over() -> None:
     """A message that cannot be weighed does not leave the view half-fed."""
     history = turn(1)
     view, config = View(history), LoopConfig(history_tokens=30)

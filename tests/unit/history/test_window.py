@@ -89,7 +89,7 @@ class Watched(Sequence[Message]):
         return found
 
 
-def test_what_fits_is_shown_whole() -> None:
+def test_a_history_that_fits_is_shown_whole() -> None:
     """The same messages, in a list of its own."""
     history = chat(3)
     shown = visible(history, newest(6))
@@ -164,7 +164,7 @@ def test_nearly_all_bytes_repeat_beyond_the_window() -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.integers(0, 400), min_size=1, max_size=120), st.integers(8, 600))
-def test_a_cut_never_goes_back_and_leaves_half_of_what_fits(sizes: list[int], most: int) -> None:
+def test_a_cut_only_advances_and_keeps_half_the_limit(sizes: list[int], most: int) -> None:
     """Whatever the lengths of the messages: a place that was given up is not sent again."""
     history = [ask("x" * n) if i % 2 == 0 else say("x" * n) for i, n in enumerate(sizes)]
     window, last = Window(Limits(None, most)), 0
@@ -182,13 +182,13 @@ def test_a_cut_never_goes_back_and_leaves_half_of_what_fits(sizes: list[int], mo
         assert cut == 0 or tokens_of(shown) >= most // 2 - 2 * turn
 
 
-def test_the_cut_does_not_depend_on_what_came_before() -> None:
+def test_the_cut_does_not_depend_on_earlier_messages() -> None:
     """Two calls on the same log agree: nothing is remembered between them."""
     history = chat(50)
     assert visible(history, newest(9)) == visible(list(history), newest(9))
 
 
-def test_a_long_history_costs_no_more_than_what_is_kept() -> None:
+def test_a_long_history_costs_as_much_as_its_visible_part() -> None:
     """The walk begins at the end and stops at the limit."""
     short, long = Watched(chat(50)), Watched(chat(50_000))
     for watched in (short, long):
@@ -220,7 +220,7 @@ def test_the_newest_question_is_shown_however_long() -> None:
     assert visible([*history, *group("a", "x")], within(10)) == [*history[-1:], *group("a", "x")]
 
 
-def test_a_result_behind_a_later_question_is_not_cut_off_from_its_call() -> None:
+def test_a_result_after_a_later_question_stays_with_its_call() -> None:
     """A cut at that question would leave a result without a call."""
     called, result = group("a", "found")
     history = [*chat(5), ask("look"), called, ask("hurry"), result, say("ok")]
@@ -229,7 +229,7 @@ def test_a_result_behind_a_later_question_is_not_cut_off_from_its_call() -> None
     assert visible([*history, *chat(1)], newest(6)) == chat(1)
 
 
-def test_a_result_without_a_call_stops_nothing() -> None:
+def test_a_result_without_a_call_does_not_limit_the_window() -> None:
     """It is left out of the request anyway; the window is as long as ever."""
     stray = group("nobody", "x")[1]
     assert len(visible([*chat(20), stray, *chat(1)], newest(12))) >= 9

@@ -126,7 +126,7 @@ def test_a_made_up_id_is_unlike_any_other():
         (StopReason.SENSITIVE, False, StopReason.SENSITIVE),
     ],
 )
-def test_what_is_there_decides_between_stop_and_tool_use(said, called, expected):
+def test_the_content_decides_between_stop_and_tool_use(said, called, expected):
     """A provider that says tool_calls without any would make the loop ask for ever."""
     a = accumulator()
     a.text_delta("x")
@@ -178,13 +178,13 @@ DEEP = '{"a":' * MAX_ARGUMENT_DEPTH + "1" + "}" * MAX_ARGUMENT_DEPTH
         '{"a":' + "[" * 100_000,
     ],
 )
-def test_what_no_store_could_keep_is_invalid(raw):
+def test_content_that_no_store_accepts_is_invalid(raw):
     """No JSON object, no finite number, no 64 bits, too deep: kept as it came, and not run."""
     assert parse_arguments(raw) == ({}, raw)
 
 
 @pytest.mark.parametrize("raw", [DEEP, '{"a": -9223372036854775808}', '{"a": 1e300}'])
-def test_what_is_just_within_the_limits_is_taken(raw):
+def test_content_at_the_limits_is_accepted(raw):
     """The last depth, the last integer."""
     assert parse_arguments(raw) == (json.loads(raw), None)
 
@@ -227,7 +227,7 @@ def test_no_character_is_lost_or_moved(pieces):
         assert "".join(getattr(b, kind) for b in blocks) == whole
 
 
-def test_a_delta_touches_nothing_that_came_before():
+def test_a_delta_does_not_change_earlier_snapshots():
     """Pieces are kept apart until someone asks, so a long answer costs no more than its length."""
     a = accumulator()
     for _ in range(1000):

@@ -95,7 +95,7 @@ def test_words_that_mean_a_passing_failure(text, status):
     ("headers", "margin"), [({"retry-after": "4"}, 1.0), ({"retry-after-ms": "1500"}, 0.0)]
 )
 @pytest.mark.parametrize("status", [429, 503])
-def test_what_to_add_to_the_delay_is_told(status, headers, margin):
+def test_the_delay_of_the_server_is_reported(status, headers, margin):
     """A second where the server wrote seconds, nothing where it wrote milliseconds."""
     error = failed(status, "", headers=headers)
     assert error.retry_margin_s == margin
@@ -158,7 +158,7 @@ def test_a_bad_request_of_another_kind_is_neither():
 
 
 @pytest.mark.parametrize("status", [408, 409, 425, 500, 503, 529])
-def test_what_may_pass_is_retryable(status):
+def test_temporary_failures_are_retryable(status):
     """With the delay the server asks for."""
     error = failed(status, "", headers={"Retry-After": "4"})
     assert isinstance(error, LLMUnavailable)
@@ -190,7 +190,7 @@ def test_the_key_never_shows(status):
     assert KEY not in f"{error}{error!r}{error.facts}"
 
 
-def test_a_page_of_html_is_told_in_short():
+def test_a_page_of_html_is_shortened():
     """Tags are left out and the text is cut."""
     error = failed(502, "<html><h1>Bad   gateway</h1>" + "x" * 9000)
     assert "Bad gateway" in str(error)
@@ -253,7 +253,7 @@ def test_only_the_beginning_of_a_body_is_matched(monkeypatch):
     assert max(given) <= 20_000
 
 
-def test_a_key_at_the_end_of_what_is_read_is_not_half_shown():
+def test_a_key_cut_at_the_end_of_the_body_is_not_shown():
     """Where a body is cut, the beginning of a secret goes with the rest."""
     for before in range(20_000 - len(KEY), 20_000):
         text = str(failed(500, "<b>" + " " * (before - 3) + KEY + " and more", secrets=[KEY]))

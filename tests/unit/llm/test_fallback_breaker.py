@@ -45,7 +45,7 @@ def test_it_opens_at_the_fifth_failure_in_a_row(breaker):
     assert not breaker.enter()
 
 
-def test_a_success_in_between_begins_anew(breaker):
+def test_a_success_resets_the_count_of_failures(breaker):
     """Only failures in a row count."""
     fail(breaker, 4)
     breaker.enter()
@@ -53,7 +53,7 @@ def test_a_success_in_between_begins_anew(breaker):
     assert not fail(breaker, 4)
 
 
-def test_what_tells_nothing_counts_nothing(breaker):
+def test_errors_of_the_request_do_not_count_as_failures(breaker):
     """A call that was cancelled is neither."""
     fail(breaker, 4)
     breaker.enter()
@@ -80,7 +80,7 @@ def test_a_trial_that_succeeds_closes_it(breaker, clock):
     assert not fail(breaker, 4)
 
 
-def test_a_trial_that_fails_opens_it_anew(breaker, clock):
+def test_a_failed_trial_opens_the_breaker_again(breaker, clock):
     """For the whole time."""
     fail(breaker, 5)
     clock.now += 75

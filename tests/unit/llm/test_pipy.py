@@ -172,7 +172,7 @@ async def _events(provider, request=None, options=None):
     return [e async for e in provider.stream(request, options or StreamOptions())]
 
 
-async def test_a_missing_module_says_the_way_out(monkeypatch):
+async def test_a_missing_module_raises_with_the_way_out(monkeypatch):
     """At the construction, before any call; it is never a dependency."""
     monkeypatch.setitem(__import__("sys").modules, "pipy_ai", None)
     with pytest.raises(MissingExtra, match="on no package index") as caught:
@@ -317,7 +317,7 @@ async def test_a_missing_usage_is_zero_and_a_missing_time_is_now():
         ("something else", LLMError, False),
     ],
 )
-async def test_a_failure_that_is_only_a_text_is_told_apart(text, kind, retryable):
+async def test_a_failure_given_as_text_is_classified(text, kind, retryable):
     """As an error event with a message, as one with a bare string, or raised."""
     told = _Assistant(stop_reason="error", error_message=text)
     for event in (

@@ -63,7 +63,7 @@ def dated(*starts):
     return Provider("house", "House", "https://house", models=[model, flat])
 
 
-def test_the_installed_list_says_how_far_it_goes():
+def test_the_installed_list_has_its_date():
     """It is of the time of its release, and its age is a fact of today."""
     found = price_list()
     assert (found.source, found.version) == ("installed", version(NAME))
@@ -129,7 +129,7 @@ def test_a_variant_of_a_price_has_a_first_day_too():
     assert list(module._first_days([vendor])) == [TODAY]
 
 
-async def test_an_old_list_is_told_once_a_process(caplog):
+async def test_an_old_list_is_reported_once_a_process(caplog):
     """Once a model has a price of it; the text has the day, the age and the way out."""
     fetched(200)
     own = OpenAIProvider("gpt-5", api_key="k", base_url="http://127.0.0.1:9/v1")
@@ -145,7 +145,7 @@ async def test_an_old_list_is_told_once_a_process(caplog):
     assert "Upgrade genai-prices, or let its UpdatePrices" in record.getMessage()
 
 
-def test_a_process_that_lives_long_is_told_when_its_list_grows_old(monkeypatch, caplog):
+def test_a_long_lived_process_reports_when_its_list_gets_old(monkeypatch, caplog):
     """The list of its start is the one that it has."""
     found = price_list()
     for days, records in ((MAX_AGE_DAYS, 0), (MAX_AGE_DAYS + 1, 1), (MAX_AGE_DAYS + 2, 1)):

@@ -45,7 +45,7 @@ def test_each_part_has_its_price():
 @pytest.mark.parametrize(
     ("long_cache", "written"), [(False, 3.75e-6 * 10_000), (True, 6e-6 * 10_000)]
 )
-def test_what_is_written_to_a_cache_has_its_own_price(long_cache, written):
+def test_cache_writes_have_their_own_price(long_cache, written):
     """Dearer than plain input, and more so where it is kept for an hour."""
     used = Usage(input=50_000, output=10_000, cache_read=40_000, cache_write=10_000)
     found = cost(used, SONNET, "anthropic", long_cache=long_cache)
@@ -65,7 +65,7 @@ def test_a_price_that_grows_with_the_request_is_that_of_the_whole():
     assert 0 < found.cache_read < found.input
 
 
-def test_a_cache_without_a_price_costs_what_input_does():
+def test_a_cache_without_a_price_costs_as_much_as_input():
     """Old models have none."""
     found = cost(Usage(input=600, cache_read=400), "gpt-4")
     assert found.cache_read == pytest.approx(400 * found.input / 600)
@@ -103,7 +103,7 @@ def test_all_parts_of_a_call_are_priced_at_one_moment(monkeypatch):
     assert astuple(found)[:5] == pytest.approx(OFF_PEAK)
 
 
-def test_the_place_is_told_by_the_address():
+def test_the_provider_is_found_by_the_address():
     """Where nobody is named."""
     assert Prices("gpt-5", url=OPENAI)(USED) == Prices("gpt-5", "openai")(USED)
     assert Prices(SONNET, url="https://api.anthropic.com")(USED).cost.total > 0
@@ -120,7 +120,7 @@ def test_the_place_is_told_by_the_address():
         ("", "openai", ""),
     ],
 )
-def test_what_is_not_known_has_tokens_and_no_cost(model, provider, url):
+def test_an_unknown_model_has_tokens_but_no_cost(model, provider, url):
     """A server of one's own sells nothing, whatever its models are called."""
     assert Prices(model, provider, url)(USED) is USED
 
@@ -131,13 +131,13 @@ def test_a_cost_that_is_known_stands():
     assert Prices("gpt-5", "openai")(told) is told
 
 
-def test_nothing_used_costs_nothing():
+def test_empty_usage_costs_zero():
     """And is not looked up."""
     none = Usage()
     assert Prices("gpt-5", "openai")(none) is none
 
 
-def test_counts_that_make_no_sense_cost_nothing(monkeypatch):
+def test_impossible_token_counts_cost_zero(monkeypatch):
     """A call never fails for its price."""
     odd = Usage(input=-5, output=1)
     assert Prices("gpt-5", "openai")(odd) is odd
@@ -164,7 +164,7 @@ async def test_without_the_package_tokens_are_counted(not_installed):
     ("said", "expected"),
     [(0.25, Cost(total=0.25)), (0, Cost()), (True, None), ("1", None), (-1, None), (1e300, None)],
 )
-def test_a_server_may_say_what_it_cost(said, expected):
+def test_the_cost_reported_by_a_server_is_used(said, expected):
     """OpenRouter does; what is no amount says nothing."""
     found = read_usage({"prompt_tokens": 1, "completion_tokens": 1, "cost": said})
     assert found.cost == expected
@@ -195,7 +195,7 @@ async def test_without_the_package_no_price_is_known(not_installed):
 @pytest.mark.parametrize(
     "dollars", ["-0.01", "NaN", "Infinity", "1000"], ids=["negative", "nan", "endless", "absurd"]
 )
-def test_a_price_that_nobody_can_mean_is_unknown(monkeypatch, caplog, dollars):
+def test_an_impossible_price_is_unknown(monkeypatch, caplog, dollars):
     """The cost is `None`, neither that price nor zero; a budget of money then refuses to start."""
 
     def calc(usage, *_, **__):

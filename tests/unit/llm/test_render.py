@@ -64,7 +64,7 @@ def test_an_empty_log_renders_empty() -> None:
     assert render([]) == []
 
 
-def test_a_missing_result_says_that_the_outcome_is_unknown() -> None:
+def test_a_missing_result_is_rendered_as_an_unknown_outcome() -> None:
     """The call may have run: the model is told to look before it tries again."""
     assert render([ASK, said(call()), NEXT]) == [ASK, said(call()), missing(), NEXT]
 
@@ -102,7 +102,7 @@ def test_results_stand_in_the_order_of_the_calls() -> None:
     assert render(log) == [ASK, both, done("one", "c1"), done("two", "c2")]
 
 
-def test_of_two_results_the_first_counts() -> None:
+def test_the_first_of_two_results_is_rendered() -> None:
     """What was committed first is what happened."""
     log = [ASK, said(call()), done("5"), done("6"), NEXT]
     assert render(log) == [ASK, said(call()), done("5"), NEXT]
@@ -185,7 +185,7 @@ def test_an_aborted_answer_keeps_its_text_and_loses_its_calls_and_unsigned_think
         assert render([ASK, partial, NEXT]) == [ASK, said("the sum is", stop=stop), NEXT]
 
 
-def test_an_aborted_answer_of_which_nothing_is_left_is_left_out() -> None:
+def test_an_aborted_answer_without_content_is_omitted() -> None:
     """Also where it held signed thinking, which leads to nothing."""
     for blocks in ([], [call()], [ThinkingContent("hal")], [signed()], [" "], [signed(), call()]):
         partial = said(*blocks, stop=StopReason.ABORTED)
@@ -212,7 +212,7 @@ def test_messages_of_other_roles_are_left_out() -> None:
 
 
 @pytest.mark.parametrize("blank", ["", " ", "\n\t"])
-def test_what_is_empty_is_left_out(blank: str) -> None:
+def test_empty_messages_are_omitted(blank: str) -> None:
     """No empty text, no message without content, no image without data."""
     log = [
         UserMessage(blank, timestamp=1),
@@ -278,7 +278,7 @@ def test_unsigned_thinking_goes_when_the_reader_is_known() -> None:
     assert render([ASK, said(ThinkingContent(""), "5"), NEXT]) == [ASK, said("5"), NEXT]
 
 
-def test_thinking_that_leads_to_nothing_goes() -> None:
+def test_thinking_without_an_answer_is_omitted() -> None:
     """It may not stand alone, nor at the end of a message."""
     assert render([ASK, said(signed()), NEXT], **CLAUDE) == [ASK, NEXT]
     assert render([ASK, said("5", signed()), NEXT], **CLAUDE) == [ASK, said("5"), NEXT]
@@ -298,7 +298,7 @@ def test_neighbours_of_one_role_are_joined_on_request() -> None:
     assert render(log) == log
 
 
-def test_nothing_is_joined_across_a_tool_group_or_with_signed_blocks() -> None:
+def test_messages_are_not_joined_across_tool_groups_or_signed_blocks() -> None:
     """Results keep their call; signed blocks keep their message."""
     log = [ASK, said(call()), done(), said("5"), said(signed(), "more"), NEXT]
     assert render(log, merge_same_role=True, **CLAUDE) == log

@@ -25,7 +25,7 @@ def both(first: list[int], later: list[int]) -> tuple[Prefix[int], list[int]]:
 
 
 @given(numbers, numbers)
-def test_it_is_what_the_list_was(first: list[int], later: list[int]) -> None:
+def test_a_prefix_equals_the_list(first: list[int], later: list[int]) -> None:
     """Whatever was appended since."""
     prefix, copied = both(first, later)
     assert list(prefix) == copied
@@ -39,7 +39,7 @@ def test_it_is_what_the_list_was(first: list[int], later: list[int]) -> None:
 
 
 @given(numbers, numbers, st.integers(-9, 9))
-def test_an_index_means_what_it_means_in_a_list(
+def test_an_index_into_a_prefix_works_as_in_a_list(
     first: list[int], later: list[int], index: int
 ) -> None:
     """From either end, and out of range."""

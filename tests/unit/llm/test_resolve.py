@@ -142,7 +142,7 @@ def test_any_server_is_named_by_its_url():
         ("", FORMS[0]),
     ],
 )
-def test_an_unknown_name_says_what_was_probably_meant(spec, advice):
+def test_an_unknown_name_is_refused_with_the_closest_name(spec, advice):
     """At once, with a form that works."""
     with pytest.raises(UnknownModel) as caught:
         resolve_provider(spec)
@@ -150,7 +150,7 @@ def test_an_unknown_name_says_what_was_probably_meant(spec, advice):
 
 
 @pytest.mark.parametrize("thing", [3, None, ScriptedProvider, object()])
-def test_what_does_not_stream_is_no_model(thing):
+def test_an_object_without_stream_is_refused(thing):
     """A class is not its instance."""
     with pytest.raises(UnknownModel, match="stream"):
         resolve_provider(thing)

@@ -120,7 +120,7 @@ def test_another_failure_needs_no_explanation(error):
         ValueError("x"),
     ],
 )
-def test_what_will_not_pass_is_not_tried_again(error):
+def test_permanent_failures_are_not_retried(error):
     """Only errors that say so are retryable."""
     assert delays(error, tries=1) == [None]
 

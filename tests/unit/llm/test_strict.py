@@ -104,7 +104,7 @@ def test_a_type_has_a_form_that_anthropic_enforces(kind):
     assert refused(made, every=False, known=_ANTHROPIC) == []
 
 
-def test_what_may_be_left_out_may_be_null():
+def test_an_optional_property_may_be_null():
     """And a limit that is not known there is told in words."""
     made = strict_schema(Part.model_json_schema())["properties"]
     assert made["tags"]["type"] == ["array", "null"]
@@ -126,7 +126,7 @@ def test_what_may_be_left_out_may_be_null():
         ({"type": "string"}, "root"),
     ],
 )
-def test_what_only_an_open_schema_says_has_no_strict_form(schema, where):
+def test_a_schema_that_needs_open_objects_has_no_strict_form(schema, where):
     """The reason names the place."""
     assert not has_strict(schema)
     with pytest.raises(NotStrict, match=where):
@@ -140,7 +140,7 @@ def test_anthropic_takes_no_schema_that_refers_to_itself():
     assert not has_strict(schema, every=False, bounds=False)
 
 
-def test_a_null_for_what_may_be_left_out_is_left_out():
+def test_a_null_for_an_optional_property_is_removed():
     """But not one that the type allows, nor one that it requires."""
     said = {
         "first": {"name": "a", "count": 1, "kind": None, "note": None, "tags": None, "role": None},

@@ -137,7 +137,7 @@ def test_other_tags_can_be_named():
     assert made == [">a", "T:<think>b</think>"]
 
 
-def test_what_can_be_told_is_told_at_once():
+def test_text_that_cannot_begin_a_tag_is_sent_at_once():
     """Only what may yet be a tag, or space beside one, is held back."""
     splitter = TagSplitter()
     assert [p.text for p in splitter.feed("a word ")] == ["a word "]

@@ -105,7 +105,7 @@ async def test_tools_run_and_their_results_are_seen():
     assert events[-1].messages[-1].text == "you are you"
 
 
-async def test_continuing_answers_what_is_there():
+async def test_continuing_answers_the_last_message():
     """A user message, a tool result, an open call; one new answer each."""
     for history, calls in (
         ([UserMessage("hello")], 0),

@@ -119,7 +119,7 @@ def test_the_third_identical_call_is_a_doom_loop():
     assert verdicts(guards, same) == [2]
 
 
-def test_a_doom_loop_stops_when_it_is_told_to():
+def test_a_doom_loop_stops_the_turn_if_configured():
     """Each call that would go on is objected to."""
     guards = Guards(LoopConfig(on_doom_loop="stop", doom_loop_threshold=2))
     assert guards.before_tool_call(call()) is None
@@ -144,7 +144,7 @@ def test_other_arguments_or_another_tool_are_no_loop():
     assert verdicts(Guards(LoopConfig()), [call(), call(), call(n=1), call(), call()]) == []
 
 
-def test_a_new_loop_is_warned_of_anew():
+def test_a_new_loop_gets_its_own_warning():
     """A warning belongs to its circle."""
     guards = Guards(LoopConfig())
     calls = [call()] * 4 + [call(n=1), call(n=2)] + [call()] * 3

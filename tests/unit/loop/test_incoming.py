@@ -53,7 +53,7 @@ async def run(provider, said="go", *, loop=agent_loop, **options):
     return events, [f"{m.role}: {getattr(m, 'text', '')}" for m in events[-1].messages]
 
 
-def test_steering_skips_the_rest_and_is_heard_next():
+def test_steering_skips_the_remaining_calls_and_comes_next():
     """Asked before each tool; one that has not started gives way."""
     ran = []
     provider = ScriptedProvider(
@@ -86,7 +86,7 @@ def test_steering_skips_the_rest_and_is_heard_next():
 
 
 @pytest.mark.parametrize("loop", [agent_loop, agent_loop_continue])
-async def test_what_waits_at_the_start_is_said_before_the_first_call(loop):
+async def test_messages_queued_at_the_start_precede_the_first_model_call(loop):
     """Steering at once, follow-ups where the turn would end; each batch is a round."""
     provider = ScriptedProvider([text("1"), text("2"), text("3")])
 
@@ -140,7 +140,7 @@ async def test_after_batch_asks_when_the_calls_are_done():
     assert said[2:] == ["toolResult: saw 1", "toolResult: saw 2", "user: and?", "assistant: ok"]
 
 
-async def test_what_was_handed_over_is_said_though_the_turn_ends():
+async def test_a_handed_over_message_is_stored_though_the_turn_ends():
     """A limit, and a cancelled turn: it is the last of the turn's messages, unanswered."""
     ran = []
     _, said = await run(
@@ -195,7 +195,7 @@ async def test_messages_of_the_application_may_be_handed_over():
     assert not [m for m in events[-1].messages if isinstance(m, ToolResultMessage)]
 
 
-async def test_what_is_handed_over_cancels_a_question():
+async def test_a_handed_over_message_cancels_a_question():
     """Nobody answers in a bare loop what the user has answered by a message."""
 
     @tool

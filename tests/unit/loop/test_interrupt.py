@@ -34,7 +34,7 @@ async def test_a_cancelled_token_interrupts_the_wait():
     assert await task == ("enough", 0)
 
 
-async def test_between_two_scopes_nothing_is_interrupted():
+async def test_code_between_two_scopes_is_not_interrupted():
     """A step that may not be cut short runs to its end; the next scope is not entered."""
     token, scope = CancelToken(), None
     scope = CancelScope(token)
@@ -102,7 +102,7 @@ async def test_an_error_in_the_scope_passes():
         fail()
 
 
-def test_a_token_tells_its_callbacks_once_in_order():
+def test_a_token_calls_its_callbacks_once_in_order():
     """The first reason stands; a failing callback harms no other; late ones are told at once."""
     token, heard = CancelToken(), []
     token.on_cancel(lambda: heard.append(1))
@@ -124,7 +124,7 @@ def test_a_token_tells_its_callbacks_once_in_order():
     assert heard == [1, 3, 4]
 
 
-async def test_one_wait_is_cut_short_and_the_turn_goes_on():
+async def test_one_wait_is_cut_short_and_the_turn_continues():
     """The reason is given once; the token knows nothing of it."""
     token = CancelToken()
     scope = CancelScope(token)
@@ -141,7 +141,7 @@ async def test_one_wait_is_cut_short_and_the_turn_goes_on():
     assert caught.value.reason == "enough"
 
 
-async def test_where_nothing_waits_nothing_is_cut_short():
+async def test_an_interrupt_without_a_wait_has_no_effect():
     """An interruption that comes too late is none, also later."""
     scope = CancelScope(CancelToken())
     scope.interrupt("idle")

@@ -59,7 +59,7 @@ def test_the_last_end_counts_with_its_error():
 
 
 @pytest.mark.parametrize("reason", StopReason)
-def test_only_an_answer_that_stands_gives_way_to_what_is_queued(reason):
+def test_only_a_final_answer_lets_queued_messages_in(reason):
     """A turn that failed, waits or was stopped ends all the same."""
     turn = progress()
     turn.end(reason)

@@ -44,7 +44,7 @@ async def test_they_go_off_in_the_order_of_their_times():
     assert log == ["a", "b", "c", "d"]
 
 
-async def test_what_was_taken_back_does_not_go_off():
+async def test_a_cancelled_timer_does_not_fire():
     """Before, or by one that goes off just before it; taking back twice is harmless."""
     log = Log()
     first, last = after(0.0, log.say("x")), after(0.01, log.say("end"))
@@ -57,7 +57,7 @@ async def test_what_was_taken_back_does_not_go_off():
     last.cancel()
 
 
-async def test_one_may_set_another():
+async def test_a_timer_may_set_another_timer():
     """Also one that is due before those that wait already."""
     log = Log()
     after(60.0, log.say("last"))
@@ -69,7 +69,7 @@ async def test_one_may_set_another():
     assert log == ["first", "last"]
 
 
-async def test_one_that_fails_harms_no_other():
+async def test_a_failing_timer_does_not_affect_the_others():
     """The event loop's handler is told."""
     log, told = Log(), []
     asyncio.get_running_loop().set_exception_handler(lambda _, facts: told.append(facts))
@@ -79,7 +79,7 @@ async def test_one_that_fails_harms_no_other():
     assert [type(facts["exception"]) for facts in told] == [KeyError]
 
 
-async def test_they_inherit_nobodys_context():
+async def test_timers_run_in_an_empty_context():
     """A trace or a credential of one turn is none of another's."""
     log = Log()
     VAR.set("somebody")

@@ -66,7 +66,7 @@ async def test_agents_with_one_url_share_one_set_of_connections(tmp_path):
     await release_shared(url)
 
 
-async def test_a_url_that_could_not_be_opened_leaves_nothing_behind(tmp_path):
+async def test_a_url_that_could_not_be_opened_leaves_no_entry(tmp_path):
     """The next one tries again."""
     url = f"sqlite:///{tmp_path / 'none' / 'a.db'}"
     for _ in range(2):

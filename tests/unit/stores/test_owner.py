@@ -167,7 +167,7 @@ def test_an_owner_inherited_by_a_fork_is_the_parents():
     subprocess.run([sys.executable, "-c", FORK], check=True)
 
 
-def test_owners_of_another_process_are_told_apart(teller):
+def test_owners_of_another_process_are_distinguished(teller):
     """One that is retired is dead at once, though its process lives; the others are alive."""
     tokens = teller.stdout.readline().split()
     assert [provably_alive(token) for token in tokens] == [True] * 3
@@ -186,7 +186,7 @@ def test_a_process_that_is_stopped_is_neither_alive_nor_dead(teller):
     teller.send_signal(signal.SIGCONT)
 
 
-def test_a_process_that_closed_our_descriptors_proves_nothing_and_harms_no_file(teller, tmp_path):
+def test_a_process_that_closed_our_descriptors_is_neither_alive_nor_dead(teller, tmp_path):
     """As one that turns itself into a daemon; its files may then have the numbers of ours."""
     tokens = teller.stdout.readline().split()
     told(teller, "close")
@@ -229,7 +229,7 @@ def test_more_owners_than_there_is_room_for_are_known_here_alone():
     assert provably_dead(without[0].token())
 
 
-def test_a_holder_says_how_long_its_lease_lasts():
+def test_a_holder_has_the_duration_of_its_lease():
     """For those who watch it with another configuration; what makes no sense is not said."""
     owner = Owner.new()
     assert ttl_of(owner.token(2.5)) == 2.5

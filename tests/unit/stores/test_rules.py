@@ -9,7 +9,7 @@ from looopy.stores import open_stores
 from looopy.testing.contracts.turns import CONTEXT, begin, user
 
 
-async def test_an_error_of_a_busy_context_names_what_its_caller_can_do():
+async def test_the_error_of_a_busy_context_names_the_options_of_the_caller():
     """Only an erasure and a clear end the turn; only a claim waits for it by itself."""
     async with open_stores("memory:") as stores:
         claimed = await begin(stores, actor_id="ann")
@@ -28,7 +28,7 @@ async def test_an_error_of_a_busy_context_names_what_its_caller_can_do():
             assert ("on_busy" in str(busy.value)) is (words == "on_busy='wait'")
 
 
-async def test_the_person_of_several_busy_contexts_is_told_how_many():
+async def test_the_error_of_several_busy_contexts_has_their_number():
     """One of them is named as itself, and several by their number and one of their names."""
     async with open_stores("memory:") as stores:
         await begin(stores, actor_id="ann")

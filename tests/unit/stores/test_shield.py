@@ -87,7 +87,7 @@ async def test_a_write_may_let_others_go_on_and_wait_for_several_things():
     assert told
 
 
-async def test_a_write_learns_what_its_driver_raises(driver):
+async def test_a_write_raises_the_error_of_its_driver(driver):
     """It may handle that; a future that the driver cancels is no cancellation of the task."""
     told = []
 
@@ -113,7 +113,7 @@ async def test_a_write_that_is_given_up_ends(driver):
     assert not driver.answers[0].done()
 
 
-async def test_a_write_that_waits_for_nothing_is_made_at_once():
+async def test_a_write_that_need_not_wait_is_made_at_once():
     """No turn of the event loop comes in between."""
     turns = []
     asyncio.get_running_loop().call_soon(turns.append, 1)
@@ -158,7 +158,7 @@ async def test_the_failure_of_a_write_is_its_outcome(driver):
         await waiting
 
 
-async def test_an_operation_of_nobody_in_particular_is_left_at_once(driver):
+async def test_an_operation_outside_a_turn_is_abandoned_at_once_when_cancelled(driver):
     """A read, or what somebody calls on the stores themselves: the driver carries on alone."""
     waiting = asyncio.create_task(driver.run())
     answer = await driver.asked(1)

@@ -98,14 +98,14 @@ async def test_any_other_failure_is_not_retried():
     assert "ValueError: odd" in str(last.error)
 
 
-async def test_a_failure_within_a_response_keeps_what_came():
+async def test_a_failure_within_a_response_keeps_the_received_content():
     """The text before it is there, the call before it is not."""
     provider = ScriptedProvider([(text("half"), tool_call("rm"), failure(LLMUnavailable))])
     message = (await play(provider))[-1].message
     assert (message.text, message.tool_calls) == ("half", [])
 
 
-async def test_the_end_of_the_script_is_told():
+async def test_a_call_after_the_end_of_the_script_raises():
     """The call fails with a sentence that counts."""
     provider = ScriptedProvider([text("only")])
     await play(provider)
@@ -166,7 +166,7 @@ async def test_left_over_lines_fail_the_test():
 
 
 @pytest.mark.parametrize("replies", [["text"], [("a",)], [None], [3]])
-def test_what_is_no_reply_is_refused_at_once(replies):
+def test_an_invalid_reply_is_refused_at_once(replies):
     """Where the script is written."""
     with pytest.raises(TypeError, match="is not a reply"):
         ScriptedProvider(replies)

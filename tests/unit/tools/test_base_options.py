@@ -30,7 +30,7 @@ VALUES = {
 }
 
 
-def test_the_list_is_what_a_tool_takes():
+def test_the_list_of_options_equals_the_parameters_of_tool():
     """By name and by type, beside the three that describe it to the model."""
     taken = inspect.signature(Tool.__init__).parameters
     told = {n: p.annotation for n, p in taken.items() if n != "self"}

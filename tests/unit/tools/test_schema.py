@@ -43,7 +43,7 @@ def test_arguments_that_fit_pass() -> None:
     validate(make({}), {"more": 1})  # a schema that does not forbid other fields allows them
 
 
-def test_the_message_says_what_did_not_happen_and_what_to_do() -> None:
+def test_the_message_has_the_consequence_and_the_way_out() -> None:
     """A model must know that nothing ran, and that it may try again."""
     message = refused(make({}, required=["a"]), {"b": 1})
     assert message.startswith(
@@ -90,7 +90,7 @@ def test_allowed_values_are_listed() -> None:
         ({"a": 1}, '{"a": 1} (object)'),
     ],
 )
-def test_nothing_is_coerced(value: Any, shown: str) -> None:
+def test_validation_coerces_no_value(value: Any, shown: str) -> None:
     """The schema that the model saw decides; a number in a string is no number."""
     tool = make({"n": {"type": "integer"}})
     assert lines(tool, {"n": value}) == [f"n: must be integer, not {shown}"]
@@ -116,7 +116,7 @@ def test_places_are_written_as_a_model_would() -> None:
     assert show_path([]) == "(arguments)"
 
 
-def test_of_alternatives_the_one_that_was_meant_is_explained() -> None:
+def test_the_error_of_alternatives_explains_the_closest_one() -> None:
     """An object with a wrong field was meant as that object, not as null."""
     place = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
     tool = make(
@@ -126,7 +126,7 @@ def test_of_alternatives_the_one_that_was_meant_is_explained() -> None:
     assert lines(tool, {"where": 3}) == ["where: must be object or null, not 3 (integer)"]
 
 
-def test_of_tagged_alternatives_the_tag_decides() -> None:
+def test_the_tag_chooses_the_alternative_that_is_explained() -> None:
     """The alternative whose constant fits is explained, though another has fewer mistakes."""
     cat = {
         "type": "object",

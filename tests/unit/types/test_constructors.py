@@ -52,7 +52,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("cls", "args", "named"), CASES)
-def test_it_makes_what_the_class_makes(cls, args, named):
+def test_a_made_constructor_equals_that_of_the_class(cls, args, named):
     """Equal, of that class, and as frozen."""
     made, usual = maker(cls)(*args, **named), cls(*args, **named)
     assert made == usual
@@ -66,7 +66,7 @@ def test_it_makes_what_the_class_makes(cls, args, named):
         delattr(made, name)
 
 
-def test_what_it_makes_can_be_pickled():
+def test_an_object_of_a_made_constructor_can_be_pickled():
     """Nothing of the twin is left."""
     made = maker(message.TextContent)("hi")
     assert pickle.loads(pickle.dumps(made)) == made  # noqa: S301 - our own
@@ -89,7 +89,7 @@ def test_each_object_has_a_default_of_its_own():
     assert make(1).y is not make(1).y
 
 
-def test_the_hook_behind_the_constructor_is_called():
+def test_post_init_is_called():
     """`__post_init__` sees a frozen object, and may refuse it."""
     assert maker(Derived)(1, z="q").z == "Q"
     assert maker(message.AssistantMessage)("hi").content == (message.TextContent("hi"),)
@@ -119,7 +119,7 @@ def test_a_copy_has_no_other_fields():
         amended(Base(1), w=2)
 
 
-def test_the_hook_behind_the_constructor_sees_a_copy():
+def test_post_init_gets_a_copy():
     """It is called as by `dataclasses.replace`."""
     assert amended(Derived(1), z="q").z == "Q"
 
@@ -160,7 +160,7 @@ def made_often(cls, *args, **named):
     return made
 
 
-def test_a_quick_class_makes_what_the_usual_constructor_makes():
+def test_a_quick_class_equals_the_usual_constructor():
     """Before and after it has been made, with defaults, factories and what follows the fields."""
 
     @quick
@@ -212,7 +212,7 @@ def test_a_class_that_derives_from_a_quick_one_is_made_as_ever():
     assert (type(more), more.x, more.y) == (More, 5, 6)
 
 
-def test_what_is_no_frozen_class_cannot_be_quick():
+def test_a_class_that_is_not_frozen_cannot_be_quick():
     """It is said when the constructor is made."""
 
     @quick
@@ -235,7 +235,7 @@ MISSPELT = {
 
 
 @pytest.mark.parametrize("name", MISSPELT)
-def test_a_misspelt_option_is_told_the_right_one(name):
+def test_a_misspelt_option_raises_with_the_right_one(name):
     """In one line, which names the class that was called."""
     call, meant = MISSPELT[name]
     with pytest.raises(TypeError, match=rf"^{name}\(\) got .*; did you mean '{meant}'\?$"):

@@ -243,7 +243,7 @@ def test_a_missing_timestamp_is_now():
         ({"role": "note", "metadata": []}, "/metadata"),
     ],
 )
-def test_what_is_no_message_is_refused_with_its_place(data, path):
+def test_an_invalid_message_is_refused_with_its_place(data, path):
     """Never another exception, never a guess."""
     with pytest.raises(ValueRefused) as caught:
         message_from_json(data)
@@ -334,7 +334,7 @@ _FREE = Usage(input=3, total_tokens=3, cost=Cost())
         ([Usage(), _DIME, _COUNTED, _DIME], Cost(input=0.2, total=0.2, complete=False)),
     ],
 )
-def test_a_sum_says_whether_all_of_its_cost_is_known(parts, cost):
+def test_a_sum_of_usage_marks_an_unknown_cost(parts, cost):
     """A price that is not known is never a zero: the rest is kept, and marked as not all."""
     usage = sum(parts, start=NO_USAGE)
     assert usage.cost == cost

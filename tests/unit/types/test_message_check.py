@@ -48,7 +48,7 @@ def test_a_file_that_is_wrong_is_refused_with_its_place(block, place, why):
     assert caught.value.path == f"/content/1/{place}"
 
 
-def test_a_file_alone_says_something():
+def test_a_user_message_of_one_file_is_accepted():
     """A question may be a document and nothing more."""
     for block in (DocumentContent(PDF), DocumentContent(url=URL), AudioContent("UklGRg==")):
         message = UserMessage([block])

@@ -88,7 +88,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("value", KEPT.values(), ids=KEPT)
-def test_what_is_kept_is_kept_unchanged(value):
+def test_a_storable_value_reads_back_equal(value):
     """Read back it is equal, to the sign of a zero and the order of keys; and it is UTF-8."""
     text = dump(value)
     text.encode()
@@ -98,7 +98,7 @@ def test_what_is_kept_is_kept_unchanged(value):
 
 
 @pytest.mark.parametrize(("value", "path"), REFUSED.values(), ids=REFUSED)
-def test_what_a_backend_would_change_is_refused_with_its_place(value, path):
+def test_a_value_that_a_backend_would_change_is_refused_with_its_place(value, path):
     """Always the same error, with a JSON pointer to the culprit, in a short sentence."""
     for prefix in ("", "/messages/0"):
         with pytest.raises(ValueRefused) as caught:
@@ -108,7 +108,7 @@ def test_what_a_backend_would_change_is_refused_with_its_place(value, path):
         str(caught.value).encode()
 
 
-def test_tuples_mappings_and_enums_are_what_json_makes_of_them():
+def test_tuples_mappings_and_enums_become_lists_objects_and_values():
     """The vocabulary's own containers need no conversion before."""
 
     class Word(enum.StrEnum):
@@ -160,14 +160,14 @@ def _told(asked, value):
     | st.text("\x01\u20ac\U0001f600a", max_size=30)
     | st.lists(st.just(-(2**63)), max_size=4)
 )
-def test_what_is_checked_is_refused_as_what_is_serialised(most, value):
+def test_check_refuses_the_values_that_dump_refuses(most, value):
     """With the same words, whatever a value may be long."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gate, "MAX_BODY_BYTES", most)
         assert _told(check, value) == _told(dump, value)
 
 
-def test_a_check_makes_no_text_of_what_is_surely_short(monkeypatch):
+def test_a_check_serialises_only_values_near_the_limit(monkeypatch):
     """Whoever stores the value makes it. A text is measured, with what its escapes take."""
     monkeypatch.delattr(gate, "_encode")
     check({"text": "x" * (MAX_BODY_BYTES - 2000), "numbers": [1.5] * 50})
@@ -220,7 +220,7 @@ def test_a_repaired_value_passes_the_gate(value):
 
 
 @pytest.mark.parametrize(("value", "_path"), REFUSED.values(), ids=REFUSED)
-def test_what_the_gate_refuses_of_a_tool_is_said_in_words(value, _path):
+def test_a_refused_value_of_a_tool_is_repaired_into_a_storable_one(value, _path):
     """Each hostile value but a too long one becomes one that can be stored."""
     if isinstance(value, str) and len(value) > 1000:
         return
@@ -256,7 +256,7 @@ _SLOW = json.JSONEncoder(
 
 
 @given(_ANYTHING)
-def test_the_quick_look_lets_nothing_pass_that_the_close_one_refuses(value):
+def test_is_plain_accepts_no_value_that_check_refuses(value):
     """And what it lets pass is written as the encoder of the library writes it."""
 
     def close_look():
@@ -279,7 +279,7 @@ def _refusal(action):
 
 
 @pytest.mark.parametrize("value", [v for v, _ in REFUSED.values()], ids=REFUSED)
-def test_a_quick_look_finds_what_is_refused_wherever_it_stands(value):
+def test_is_plain_refuses_a_bad_value_at_any_depth(value):
     """Alone, as a member and in a list; but for its length, which is measured once written."""
     fits = isinstance(value, str) and len(value) > MAX_DEPTH
     for place in (value, {"a": value}, [value], (value,), {"a": {"b": [value]}}):
@@ -300,7 +300,7 @@ def test_a_short_text_is_looked_at_in_a_member_too(text):
 
 
 @pytest.mark.parametrize("value", KEPT.values(), ids=KEPT.keys())
-def test_a_quick_look_is_enough_for_what_is_usual(value):
+def test_is_plain_accepts_usual_values(value):
     """All of these but the odd one: a key that is not ASCII is looked at closely."""
     assert gate.is_plain(value, 1) is (value != KEPT["an odd key"])
 

@@ -50,7 +50,7 @@ def test_sizes_and_thinking_by_the_version(model, max_output, window_tokens, thi
         ("claude-haiku-5-5", "disabled", True, False),
     ],
 )
-def test_what_the_latest_refuse(model, off, bound, forced_tools):
+def test_options_refused_by_the_latest_models_are_not_sent(model, off, bound, forced_tools):
     """How they are told not to think, whether their thoughts are bound, and their tools free."""
     able = abilities_of(model)
     assert (able.off, able.bound, able.forced_tools) == (off, bound, forced_tools)
@@ -66,6 +66,6 @@ def test_temperature_and_schemas_by_the_version():
 
 
 @pytest.mark.parametrize("model", ["MiniMax-M2", "glm-4.6", "claude", "my-claude-tune"])
-def test_a_name_that_says_nothing_gets_what_most_take(model):
+def test_an_unknown_model_gets_the_options_of_most_models(model):
     """No window is made up for it."""
     assert abilities_of(model) == Abilities()

@@ -97,7 +97,7 @@ async def test_without_tools_text_passes_as_it_is():
     assert events[-1].message.text == '{"reply": 1}'
 
 
-async def test_what_the_prompt_says_is_not_said_twice():
+async def test_text_of_the_prompt_is_not_repeated():
     """Tools, tool choice and thinking never reach the wire; small models are not left to chance."""
     caller = ScriptedProvider([text('{"reply": "x"}')])
     await events_of(caller, options=StreamOptions(tool_choice="auto", api_key="mine"))
@@ -127,7 +127,7 @@ async def test_a_grammar_that_cannot_be_made_ends_without_an_answer():
         (1, "x\nRuntimeError: Failed to init\n\n", ConfigurationError, "Failed to init"),
     ],
 )
-def test_a_child_that_does_not_start_says_why(code, words, kind, hint):
+def test_a_child_that_does_not_start_reports_the_reason(code, words, kind, hint):
     """The exit code and the last words tell."""
     error = start_failure(CONFIG, code, words)
     assert type(error) is kind

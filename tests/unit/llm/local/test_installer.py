@@ -20,7 +20,7 @@ def bare(monkeypatch, tmp_path):
     return tmp_path
 
 
-def test_uv_is_found_by_what_it_says_of_itself(bare, monkeypatch):
+def test_uv_is_recognised_by_its_own_output(bare, monkeypatch):
     """The README's first command gets uv into a folder, and runs looopy by it."""
     uv = bare / "uv"
     uv.write_text("#!/bin/sh\n", encoding="utf-8")

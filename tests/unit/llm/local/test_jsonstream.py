@@ -104,7 +104,7 @@ def test_a_call_that_breaks_off_is_a_call(text):
 
 
 @pytest.mark.parametrize("text", ["", "  ", "{", '{"re', '{"reply"', '{"reply": ', "nonsense"])
-def test_what_breaks_off_too_early_is_unknown(text):
+def test_json_cut_too_early_is_unknown(text):
     """Nothing was said yet."""
     answer = read(text)[1]
     assert (answer.kind, answer.complete) == ("unknown", False)

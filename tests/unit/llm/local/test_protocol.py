@@ -49,7 +49,7 @@ def test_without_tools_it_is_plain_talk():
     assert (prompt.schema, prompt.speaks_json) == (None, False)
 
 
-def test_without_a_system_prompt_it_is_told_its_name():
+def test_the_model_gets_its_name_without_a_system_prompt():
     """Small models make up who made them."""
     assert prompt_of([UserMessage("a")]).system_prompt == DEFAULT_SYSTEM_PROMPT
     assert "assistant of looopy" in DEFAULT_SYSTEM_PROMPT

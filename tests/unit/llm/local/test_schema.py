@@ -39,7 +39,7 @@ VALUE = st.recursive(
 
 
 @given(NODE, VALUE)
-def test_what_the_schema_allows_the_grammar_allows_too(node, value):
+def test_the_grammar_accepts_each_value_that_the_schema_accepts(node, value):
     """Leaving a keyword out only ever allows more, keys that the schema does not name aside."""
     schema = {"type": "object", "properties": {"x": node}, "required": ["x"]}
     if jsonschema_rs.is_valid(schema, {"x": value}):

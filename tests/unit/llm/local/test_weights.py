@@ -136,7 +136,7 @@ def test_parts_are_fetched_checked_and_joined(model, shelf, cache):
     assert sorted(one.name for one in cache.iterdir()) == ["tiny.gguf", "tiny.gguf.lock"]
 
 
-def test_what_is_there_is_neither_asked_about_nor_fetched(model, shelf):
+def test_weights_on_disk_are_neither_confirmed_nor_downloaded(model, shelf):
     """A second fetch only says where it is."""
     first = get(model, shelf)
 
@@ -159,7 +159,7 @@ def test_size_licence_and_name_are_shown_before_anybody_is_asked(model, shelf, c
     assert seen[2:6] == [(0, 37), (12, 37), (19, 37), (37, 37)]
 
 
-def test_without_consent_nothing_is_fetched(model, shelf):
+def test_weights_are_not_downloaded_without_consent(model, shelf):
     """A no ends it, and the message says what else there is."""
     with pytest.raises(ConfigurationError, match=r"not downloaded: .*\.gguf"):
         get(model, shelf, consent=lambda _download: False)
@@ -203,7 +203,7 @@ def test_on_a_terminal_the_question_is_asked_there(model, shelf, monkeypatch, an
             shown += seen.read(10_000)
 
 
-def test_a_broken_download_goes_on_at_the_missing_part(model, shelf):
+def test_a_broken_download_resumes_at_the_missing_part(model, shelf):
     """Finished parts are kept; the message names the part and the ways to go on."""
     shelf.take_away(1)
     with pytest.raises(ConfigurationError, match=r"part 2 of 3 .*run it again") as caught:

@@ -29,7 +29,7 @@ def body(request=ASK, *, provider="p", official=False, vendor="", **options):
     )[0]
 
 
-def test_what_is_not_set_is_not_sent():
+def test_unset_options_are_not_sent():
     """The server's own defaults hold."""
     assert body() == {
         "model": "m",

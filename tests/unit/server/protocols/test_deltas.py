@@ -53,7 +53,7 @@ def _blocks(message: AssistantMessage) -> list[Any]:
 
 @settings(max_examples=150)
 @given(written=WRITTEN, data=st.data())
-def test_a_viewer_who_is_late_and_slow_gets_each_character_once(written, data):
+def test_a_late_and_slow_viewer_gets_each_character_once(written, data):
     """The message so far is shared, so it may be ahead of the deltas that wait for the viewer."""
     made = Accumulator(api="t", provider="t", model="t")
     answer, waiting, pieces = GrowingAnswer(), [], []
@@ -123,7 +123,7 @@ def test_merged_thinking_is_read_from_the_message_so_far():
     assert "".join(piece.text for piece in pieces) == "one two three four"
 
 
-def test_an_answer_that_is_committed_otherwise_is_shown_anew():
+def test_an_answer_committed_with_other_text_is_sent_again():
     """A cut answer loses its thinking, so a viewer must forget it."""
     answer = GrowingAnswer()
     made = Accumulator(api="t", provider="t", model="t")
@@ -139,7 +139,7 @@ def test_an_answer_that_is_committed_otherwise_is_shown_anew():
     assert _joined(pieces) == [["text", "so", True]]
 
 
-def test_what_was_never_committed_is_dropped_once():
+def test_an_uncommitted_answer_is_dropped_once():
     """After a call of the model that failed, the next answer begins with nothing shown."""
     answer = GrowingAnswer()
     list(answer.more(_update(StreamEvent("text_delta", delta="lost"))))

@@ -21,7 +21,7 @@ from looopy.server.protocols.repeats import decided, digest
         ({"r-1": {"approved": "yes"}}, {"r-1": {"approved": "no"}}, True),
     ],
 )
-def test_the_key_of_answers_tells_decisions_and_no_credential(
+def test_the_key_of_answers_includes_decisions_but_no_credential(
     one: Any, other: Any, same: bool
 ) -> None:
     """A digest of a credential is stored nowhere, because it could be guessed from it."""

@@ -272,7 +272,7 @@ def _manifest(good, **changes):
     return archive_of({**members, MANIFEST: json.dumps(manifest).encode()}, honest=False)
 
 
-async def test_a_newer_version_says_what_to_do(good, target):
+async def test_an_archive_of_a_newer_version_is_refused_with_the_way_out(good, target):
     """No guessing at what it may mean."""
     with pytest.raises(ArchiveRefused, match="upgrade looopy") as refused:
         await imported(target, _manifest(good, version=2))
@@ -301,7 +301,7 @@ async def test_another_manifest_is_refused(good, target, changes, path):
 @pytest.mark.parametrize(
     "name", ["context_id", "folder", "turns", "messages", "events", "versions"]
 )
-async def test_a_manifest_that_lies_about_a_context_is_refused(good, target, name):
+async def test_a_manifest_with_a_wrong_context_is_refused(good, target, name):
     """Its counts are those of the lines."""
     manifest = json.loads(members_of(good)[MANIFEST])
     before = manifest["contexts"][0][name]
@@ -364,7 +364,7 @@ async def test_members_are_plain_files_as_they_are(good, target, attributes):
     "name",
     ["../evil", "/etc/passwd", "contexts/1/../2", "C:\\x", "a" * 300, "\u202e", "contexts/1/"],
 )
-async def test_a_member_that_nobody_expects_is_refused(good, target, name):
+async def test_an_unexpected_member_is_refused(good, target, name):
     """Its name is shown, and never used as a path."""
     await _refused(target, _zip({**members_of(good), name: b""}))
 
@@ -411,7 +411,7 @@ async def test_members_that_share_bytes_are_refused(good, target):
         await imported(target, bytes(made))
 
 
-async def test_a_size_that_lies_is_refused(good, target):
+async def test_a_wrong_size_is_refused(good, target):
     """Beyond the end of the file, or into the next member."""
     for size in (2**31, 600):
         raw = bytearray(_zip(members_of(good)))
@@ -441,7 +441,7 @@ async def test_a_second_end_is_not_believed(good, target):
         await imported(target, made)
 
 
-async def test_a_directory_that_lies_about_its_place_is_refused(good, target):
+async def test_a_directory_with_a_wrong_offset_is_refused(good, target):
     """Its members would begin before the file does."""
     made = bytearray(_zip(members_of(good)))
     at = _directory(made)[0]
@@ -467,7 +467,7 @@ async def test_owners_are_kept_only_with_keep_owners(good, target):
     assert (await target.state.load("ada")).owner_actor == "u1"
 
 
-async def test_a_turn_of_somebody_else_is_a_claim_as_well(good, target):
+async def test_a_turn_of_another_actor_counts_as_a_claim(good, target):
     """Each place where an actor is named counts."""
     members = members_of(good)
     context = json.loads(members[f"{FOLDER}context.json"])

@@ -57,7 +57,7 @@ async def test_a_short_list_needs_no_thread():
     assert not is_little(1, ["x" * 100_001])
 
 
-async def test_a_failure_in_the_thread_reaches_the_one_who_asked():
+async def test_a_failure_in_the_thread_reaches_its_caller():
     """As if it had happened here."""
 
     def parts():

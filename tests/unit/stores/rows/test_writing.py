@@ -248,7 +248,7 @@ def test_a_refused_call_names_its_place():
 
 
 @given(usage=st.just(Usage()) | USAGES)
-def test_a_state_without_anything_is_what_was_used(usage):
+def test_a_state_with_usage_alone_is_stored_as_usage(usage):
     """The column says no more than `usage`, and says it as in a state that holds something."""
     try:
         short = rows.state_column(ContextState(usage=usage))

@@ -69,7 +69,7 @@ def test_single_values_are_read_as_the_schema_wants_them(
         ({"type": "integer", "minimum": 3}, "1"),
     ],
 )
-def test_what_has_no_plain_meaning_is_refused(schema: dict[str, Any], sent: Any) -> None:
+def test_an_ambiguous_value_is_not_coerced(schema: dict[str, Any], sent: Any) -> None:
     """The text is the one that uncoerced arguments get."""
     one = of(schema)
     with pytest.raises(InvalidToolArguments):

@@ -107,7 +107,7 @@ def test_bytes_are_refused_with_the_way_out(value: Any) -> None:
         to_answer(value)
 
 
-def test_what_json_cannot_say_is_refused() -> None:
+def test_a_result_outside_json_is_refused() -> None:
     """With the type in the message."""
     with pytest.raises(TypeError, match="returned a object that cannot be written as JSON"):
         to_answer(object())
@@ -143,13 +143,13 @@ def test_an_error_is_its_text(error: BaseException, text: str) -> None:
     assert error_text(error) == text
 
 
-def test_what_fits_is_not_touched() -> None:
+def test_a_result_that_fits_is_unchanged() -> None:
     """The limit itself still fits, counted in bytes."""
     blocks = (TextContent("ü" * 5), TextContent("x"))
     assert limit_blocks(blocks, 11) == blocks
 
 
-def test_text_is_cut_between_characters_and_says_so() -> None:
+def test_text_is_cut_between_characters_and_marked() -> None:
     """Half a character would be no UTF-8."""
     (block,) = limit_blocks((TextContent("€€€€"),), 7)
     assert block == TextContent("€€\n[6 of 12 bytes were left out]")

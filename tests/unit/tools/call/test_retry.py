@@ -94,7 +94,7 @@ async def test_the_tools_time_covers_all_tries(run: Run) -> None:
         (ValueError("no"), False),
     ],
 )
-def test_what_may_pass(error: BaseException, passes: bool) -> None:
+def test_temporary_failures_are_retried(error: BaseException, passes: bool) -> None:
     """Connections and timeouts, and what says so itself."""
     assert is_transient(error) is passes
 

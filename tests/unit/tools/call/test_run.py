@@ -66,7 +66,7 @@ def test_a_name_is_repaired_only_where_one_tool_can_be_meant(
     assert resolve_name(written, ["add", "save", "Save"]) == meant
 
 
-async def test_an_unknown_tool_names_what_is_close_and_what_there_is(run: Run) -> None:
+async def test_the_error_of_an_unknown_tool_has_close_names_and_all_names(run: Run) -> None:
     """The model can pick the right one at once."""
     result = await run(None, name="get_wether", known=("get_weather", "get_time", "add"))
     assert result.is_error

@@ -381,7 +381,7 @@ async def test_bound_methods_partials_and_callable_objects_are_tools(run: Run) -
     assert (await run(square, {"base": 3, "unit": "m"})).text == "9m"
 
 
-async def test_what_a_partial_has_filled_in_is_hidden_from_the_model(run: Run) -> None:
+async def test_arguments_of_a_partial_are_hidden_from_the_model(run: Run) -> None:
     """A key bound beforehand is neither shown nor open to change."""
 
     def search(query: str, api_key: str) -> str:
@@ -516,7 +516,7 @@ class Holder:
         ("add", ["takes a function", "by name"]),
     ],
 )
-def test_what_no_model_can_call_is_refused_with_the_way_out(
+def test_a_function_that_no_model_can_call_is_refused_with_the_way_out(
     function: Any, words: list[str]
 ) -> None:
     """The message names the function, the parameter and what to do."""
@@ -639,7 +639,7 @@ async def test_the_classic_form_tolerates_fewer_parameters_and_other_names(run: 
         assert result.text == text, function.__name__
 
 
-def test_the_classic_form_refuses_what_it_cannot_fill() -> None:
+def test_the_classic_form_refuses_parameters_that_it_cannot_fill() -> None:
     """A fifth parameter would never get a value."""
 
     def five(a: int, b: int, c: int, d: int, e: int) -> None: ...

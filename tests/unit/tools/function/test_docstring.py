@@ -104,7 +104,7 @@ def test_no_docstring_is_no_description(text: str | None) -> None:
 @pytest.mark.parametrize(
     "text", ["Args:", "Parameters\n----------", ":param:", ":param x:", "Args:\n    no colon here"]
 )
-def test_half_a_section_harms_nothing(text: str) -> None:
+def test_an_incomplete_section_is_ignored(text: str) -> None:
     """An empty or odd section describes no parameter."""
     assert parse_docstring(text).parameters == {}
 

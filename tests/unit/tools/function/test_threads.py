@@ -100,7 +100,7 @@ async def test_a_running_call_that_is_cancelled_has_no_such_note() -> None:
     assert troubles == []
 
 
-async def test_when_every_thread_hangs_a_call_says_so_and_did_not_run(
+async def test_a_call_fails_without_running_if_every_thread_hangs(
     run: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It ends by its own timeout, and its text does not claim an unknown outcome."""
@@ -132,7 +132,7 @@ async def test_the_default_executor_stays_free() -> None:
     await asyncio.gather(*tasks)
 
 
-async def test_what_a_thread_raises_beyond_exceptions_is_an_error() -> None:
+async def test_a_base_exception_in_a_thread_becomes_an_error() -> None:
     """The thread survives it."""
     pool = ToolThreads(1)
     with pytest.raises(RuntimeError, match="the tool raised SystemExit: bye"):

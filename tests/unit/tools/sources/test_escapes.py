@@ -39,7 +39,7 @@ async def _chunks(data, cuts):
 
 
 @given(st.lists(TEXT, min_size=1, max_size=3), st.data(), st.sampled_from(["\n", "\r\n", "\r"]))
-async def test_events_are_mended_wherever_they_are_cut(texts, data, end):
+async def test_events_are_repaired_at_any_cut(texts, data, end):
     """Each line whole, as soon as it has ended; a last one without an end, too."""
     stream = end.join(f"data: {json.dumps(text)}" for text in texts).encode()
     cuts = sorted(data.draw(st.sets(st.integers(1, len(stream) - 1), max_size=5)))

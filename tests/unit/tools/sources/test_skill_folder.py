@@ -165,7 +165,7 @@ def test_a_folder_that_is_no_skill_is_refused(tmp_path, caplog):
         Skill("a", "A.", "Do it.", folder=tmp_path / "gone")
 
 
-def test_without_the_extra_one_is_told_what_to_install(tmp_path, monkeypatch):
+def test_the_error_of_a_missing_extra_names_the_extra(tmp_path, monkeypatch):
     """With the command that does it."""
     lay(tmp_path / "fill-forms")
     monkeypatch.setitem(sys.modules, "yaml", None)

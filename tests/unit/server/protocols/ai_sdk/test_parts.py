@@ -226,7 +226,7 @@ def test_a_tool_of_the_provider_has_its_call_and_its_result():
     assert all(part["providerExecuted"] for part in tools)
 
 
-def test_what_has_no_part_is_data():
+def test_an_event_without_a_part_becomes_a_data_part():
     """Artifacts stay with the message; warnings, retries and reports pass by."""
     nested = PendingRequest(
         request_id="1.0-c1",
@@ -262,7 +262,7 @@ def test_what_has_no_part_is_data():
     assert found[-1]["data"]["args"] == {"x": 1}
 
 
-def test_the_output_of_a_tool_is_what_it_returned():
+def test_the_output_part_has_the_result_of_the_tool():
     """An object is an object again; text that is none of ours stays text; images are files."""
     assert output_of(ToolResultMessage(content='{"a": [1]}')) == {"a": [1]}
     assert output_of(ToolResultMessage(content="[not json")) == "[not json"

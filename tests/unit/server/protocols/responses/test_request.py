@@ -58,7 +58,7 @@ def test_several_messages_become_one_message():
     assert asked.message.content == (TextContent("One."), TextContent("Two."))
 
 
-def test_answers_are_read_by_what_they_answer():
+def test_answers_are_parsed_by_the_kind_of_their_request():
     """JSON as JSON; an approval with its reason."""
     given = [
         {"type": "function_call_output", "call_id": "a", "output": '{"x": 1}'},

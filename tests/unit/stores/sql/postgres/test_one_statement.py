@@ -68,7 +68,7 @@ def _one_by_one(work, row):
 @pytest.mark.parametrize("work", OPERATIONS.values(), ids=OPERATIONS)
 @pytest.mark.parametrize("mark", [None, 77], ids=["in a transaction", "alone"])
 @given(row=st.tuples(*[st.integers(-(2**40), 2**40)] * 7))
-def test_a_folded_operation_writes_what_its_steps_write(work, mark, row):
+def test_a_folded_operation_writes_the_rows_of_its_steps(work, mark, row):
     """Each parameter of each part, once the server has added what the update returned."""
     width = next(work()).sql.rpartition(" RETURNING ")[2].count(",") + 1
     row = row[:width]
@@ -118,7 +118,7 @@ class _Spy:
         raise InterruptedError  # nothing is done
 
 
-async def test_a_bell_names_the_line_that_the_statements_would_name():
+async def test_a_notification_has_the_sequence_of_the_separate_statements():
     """For each write, with what rings and without: else two of them could pass each other."""
     spy = _Spy(PostgresDriver(parse("postgresql://127.0.0.1:1/none")))
     stores = bind(spy, "somebody")

@@ -71,7 +71,7 @@ def test_a_question_is_known_by_its_words_and_its_turn():
     assert again.find([question])[0] == {"q": "yes"}
 
 
-def test_a_server_goes_on_from_its_state():
+def test_a_server_resumes_from_its_state():
     """With the answers to what it asked last; without one of them it begins anew."""
     question = Question(name="q", message="Which?", schema=FORM)
     asked = Dialogue({}, Redactor())

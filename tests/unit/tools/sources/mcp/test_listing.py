@@ -51,7 +51,7 @@ def test_a_schema_that_cannot_be_read_costs_one_tool():
     assert "its tool 'look' was left out" in listing.problems[0]
 
 
-def test_headers_are_known_by_a_key_that_tells_nothing():
+def test_the_key_of_headers_does_not_contain_them():
     """Order and case of names do not count; another value, or another source, is another key."""
     keys = HeaderKeys()
     one = keys.key_of({"Authorization": TOKEN, "X": "1"})
