@@ -6,7 +6,7 @@ import pickle
 from pathlib import Path
 
 from looopy.stores.memory.context import Contexts
-from looopy.stores.memory.stores import MemoryBackend
+from looopy.stores.memory_backend import MemoryBackend
 
 
 class PickledBackend(MemoryBackend):

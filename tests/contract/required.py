@@ -13,7 +13,7 @@ from looopy.stores.defaults import (
     StoredVersion,
 )
 from looopy.stores.memory.artifacts import InMemoryArtifactRows
-from looopy.stores.memory.stores import MemoryBackend
+from looopy.stores.memory_backend import MemoryBackend
 
 ROWS = ("artifact_ids", "stored_versions", "parts", "apply")
 

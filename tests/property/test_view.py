@@ -19,7 +19,7 @@ from looopy.agent.context import ContextView
 from looopy.history.view import View
 from looopy.history.window import Limits, Window, fitting, folded, visible
 from looopy.llm.render import Rendering, render
-from looopy.stores.memory.stores import MemoryBackend
+from looopy.stores.memory_backend import MemoryBackend
 from looopy.types.config import LoopConfig
 from looopy.types.message import Message, UserMessage
 from looopy.types.summary import find_fold, summary_message

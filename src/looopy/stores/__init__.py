@@ -21,8 +21,8 @@ Exports: the names in `__all__`, above all `open_stores` and `Stores`.
   its end).
 - Reading over many rows: `pages` (turns, events and messages page by page), `usage` (sums of tokens
   and dollars), `accounts` (the budgets of a tenant's people).
-- Backends: `memory/`, and `sql/` with `sqlite/` and `postgres/`. Another SQL database is a driver
-  beside those two; any other store implements `base`.
+- Backends: `memory/` with `memory_backend`, and `sql/` with `sqlite/` and `postgres/`. Another SQL
+  database is a driver beside those two; any other store implements `base`.
 
 Read `base`, `records`, `bundle`, `opening`, `rows/events`, `memory/stores`, `sql/commit`.
 """
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from looopy.stores.memory.artifacts import InMemoryArtifactStore as InMemoryArtifactStore
     from looopy.stores.memory.stores import InMemoryMessageStore as InMemoryMessageStore
     from looopy.stores.memory.stores import InMemoryStateStore as InMemoryStateStore
-    from looopy.stores.memory.stores import MemoryBackend as MemoryBackend
+    from looopy.stores.memory_backend import MemoryBackend as MemoryBackend
     from looopy.stores.opening import open_stores as open_stores
     from looopy.stores.records import Commit as Commit
     from looopy.stores.records import Committed as Committed
@@ -87,8 +87,8 @@ _export(
         ".memory.stores": (
             "InMemoryMessageStore",
             "InMemoryStateStore",
-            "MemoryBackend",
         ),
+        ".memory_backend": ("MemoryBackend",),
         ".opening": ("open_stores",),
         ".records": (*("Commit", "Committed", "ContextRecord", "MessageRecord"),),
         ".contexts.search": ("SearchHit", "SearchPage"),

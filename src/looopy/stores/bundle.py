@@ -7,7 +7,6 @@ opened before it is entered. `looopy.stores.opening` makes one of a URL.
 
 from __future__ import annotations
 
-import importlib
 import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, Self
@@ -113,11 +112,16 @@ class Stores:
             ConfigurationError: A store lacks a method that it needs. So does later whatever needs a
                 journal: forks, and listing and searching contexts.
         """
-        # By name, because this is a circle: those stores are `Stores` themselves. The check of
-        # imports does not see it.
-        plain = importlib.import_module("looopy.stores.plain.composed")
-        made: Stores = plain.composed(messages, artifacts, state, tenant=tenant)
-        return made
+        from looopy.stores.plain.backend import PlainBackend
+        from looopy.stores.plain.composed import composed
+
+        backend = PlainBackend(messages, artifacts, state)
+
+        def bind(tenant: str) -> Stores:
+            made = composed(backend, tenant)
+            return cls(*made, tenant=tenant, lifetime=backend, bind=bind)
+
+        return bind(tenant)
 
     @property
     def contexts(self) -> ContextIndex:

@@ -46,7 +46,7 @@ def open_stores(
     if scheme == "memory":
         if blobs is not None:
             raise ConfigurationError("memory: keeps artifacts in memory: leave out `blobs`")
-        from looopy.stores.memory.stores import MemoryBackend
+        from looopy.stores.memory_backend import MemoryBackend
 
         return MemoryBackend().stores(tenant)
     if scheme in ("sqlite", "sqlite+aiosqlite"):

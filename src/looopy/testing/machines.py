@@ -23,7 +23,7 @@ from looopy.stores.archive.writing import export_contexts
 from looopy.stores.bundle import Stores
 from looopy.stores.contexts.listing import ContextPage
 from looopy.stores.contexts.search import SearchPage
-from looopy.stores.memory.stores import MemoryBackend
+from looopy.stores.memory_backend import MemoryBackend
 from looopy.stores.records import (
     ArtifactWrite,
     Claimed,

@@ -12,7 +12,7 @@ from looopy import Agent, LoopConfig
 from looopy.errors import ConfigurationError
 from looopy.stores import defaults
 from looopy.stores.base import ArtifactStore, ContextIndex, Journal, MessageStore, StateStore
-from looopy.stores.memory.stores import MemoryBackend
+from looopy.stores.memory_backend import MemoryBackend
 from looopy.testing import ScriptedProvider, text
 from looopy.testing import stores as suites
 from looopy.testing.contracts.turns import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.contract.backends import on_every_store
 
-from looopy.stores.memory.stores import MemoryBackend
+from looopy.stores.memory_backend import MemoryBackend
 from looopy.stores.sql.driver import Query
 from looopy.stores.sql.statements import TABLES
 from looopy.testing.contracts.journal import JournalContract

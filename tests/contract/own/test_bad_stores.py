@@ -12,7 +12,7 @@ from tests.own_stores import Contents, Documents, JsonLines, Table
 from looopy import Agent
 from looopy.errors import ConfigurationError, StoreUnavailable
 from looopy.stores.bundle import Stores
-from looopy.stores.plain.backend import Documents as InProcess
+from looopy.stores.plain.state import InProcess
 from looopy.testing import ScriptedProvider, text
 from looopy.types.message import UserMessage
 
@@ -140,7 +140,7 @@ async def test_a_history_that_was_spoilt_is_refused(spoil, says, running):
             spoil(messages.rows["c"])
             left = list(messages.rows["c"])
             with pytest.raises(StoreUnavailable, match=f"messages=Lists: `list`.* {says}"):
-                await talk(Stores.of(messages, state=stores.state.backend.state.store), "c")
+                await talk(Stores.of(messages, state=stores.state.backend.state.calls.store), "c")
         assert messages.rows["c"] == left
 
 

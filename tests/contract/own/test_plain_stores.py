@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.own_stores import Contents, Documents, JsonLines, StateTable, Table
 
-from looopy.stores.plain.backend import Documents as DocumentsInMemory
+from looopy.stores.plain.state import InProcess as DocumentsInMemory
 from looopy.testing import plain_stores as suites
 
 

@@ -19,7 +19,7 @@ from looopy.stores.codec import (
     encode_record,
     event_from_json,
 )
-from looopy.stores.memory.stores import MemoryBackend
+from looopy.stores.memory_backend import MemoryBackend
 from looopy.stores.records import ContextRecord, ContextState, Entry, MessageRecord, TurnRecord
 from looopy.testing.contracts.walk import NAMES, take
 from looopy.types import event as events

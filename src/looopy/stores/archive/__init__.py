@@ -6,7 +6,7 @@ artifacts with their bytes. It never holds leases, idempotency keys or a tenant.
 make the same bytes, wherever they are stored. The room works through `Stores` and knows no backend;
 it may import `stores`, `types` and `errors`.
 
-- `format`: the names of the members, and each line as JSON, both ways.
+- `format`: the names of the members; `contexts/lines.py` has their lines as JSON, both ways.
 - `container`: the ZIP itself: members are stored, not compressed, so none is larger than the file.
 - `writing`: `export_contexts` and `export_to_file`. `reading`: the checks of an archive.
 - `importing`: `import_contexts`, which restores all contexts of an archive at once, or none.

@@ -21,8 +21,18 @@ from looopy.auth.sealing import signature
 from looopy.errors import ArchiveRefused, LooopyError, ValueRefused
 from looopy.stores.archive import format as form
 from looopy.stores.archive.container import Member, Reader, refuse
-from looopy.stores.archive.format import Fields, ReadContext, refused
 from looopy.stores.archive.writing import ALGORITHM, Signature
+from looopy.stores.contexts.lines import (
+    Fields,
+    ReadContext,
+    artifact_from_json,
+    context_from_json,
+    entry_from_json,
+    message_of,
+    place_of,
+    refused,
+    turn_from_json,
+)
 from looopy.stores.contexts.log import StoredEvent, StoredMessage
 from looopy.stores.contexts.snapshot import (
     RestoredContext,
@@ -247,7 +257,7 @@ class Checked:
     def _read_context(self) -> ReadContext:
         member = self._archive.checked_member(self.listed.folder + form.CONTEXT)
         with _place(member.name):
-            found = form.context_from_json(form.parse(member.whole(_MOST_CONTEXT_BYTES)))
+            found = context_from_json(form.parse(member.whole(_MOST_CONTEXT_BYTES)))
             if found.record.context_id != self.listed.context_id:
                 raise refused("context_id", f"{form.MANIFEST} names another one")
         self._notice(found.record.owner_actor, member.name, None, "/owner")
@@ -263,7 +273,7 @@ class Checked:
         last = self._context.record.inbox.last
         for number, raw in member.lines():
             with _place(member.name, number):
-                entry = form.entry_from_json(form.parse(raw), least, last)
+                entry = entry_from_json(form.parse(raw), least, last)
             least = entry.number + 1
             self._notice(entry.actor_id, member.name, number, "/actor_id")
             yield entry
@@ -277,7 +287,7 @@ class Checked:
                 if number > record.turn_count:
                     raise ValueRefused("more turns than its context has", path="/turn")
                 is_open = number == context.open_turn
-                turn = form.turn_from_json(form.parse(raw), number, is_open=is_open)
+                turn = turn_from_json(form.parse(raw), number, is_open=is_open)
                 one = turn.record
                 end = one.start_seq if one.end_seq is None else one.end_seq
                 if one.start_seq <= last_seq:
@@ -381,7 +391,7 @@ class Checked:
         member = self._artifacts
         for number, raw in member.lines():
             with _place(member.name, number):
-                found = form.artifact_from_json(
+                found = artifact_from_json(
                     form.parse(raw), self._content_name(number), self._context.record.turn_count
                 )
             yield found, number
@@ -527,7 +537,7 @@ class _LogReader:
 
     def _message(self, given: Fields, common: dict[str, Any]) -> RestoredMessage:
         position = given.whole("position", self._position + 1, self._position + 1)
-        message, body = form.message_of(given)
+        message, body = message_of(given)
         timed: dict[str, Any] = {}
         if given.has("started"):
             timed["started"] = given.moment("started")
@@ -608,7 +618,7 @@ class _place:  # noqa: N801 - reads as a word of the language
         if not isinstance(error, Exception) or isinstance(error, ArchiveRefused):
             return
         member, line, path = self._facts
-        path += form.place_of(error)
+        path += place_of(error)
         if isinstance(error, LooopyError):
             raise refuse(error.message, member, line=line, path=path) from error
         if isinstance(error, (ValueError, TypeError, KeyError, OverflowError, RecursionError)):

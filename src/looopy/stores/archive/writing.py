@@ -38,6 +38,14 @@ from looopy.errors import (
 from looopy.stores.archive import format as form
 from looopy.stores.archive.container import Writer
 from looopy.stores.bundle import Stores
+from looopy.stores.contexts.lines import (
+    artifact_to_json,
+    context_to_json,
+    entry_to_line,
+    event_to_line,
+    line,
+    turn_to_json,
+)
 from looopy.stores.contexts.snapshot import ContextSnapshot
 from looopy.types.artifact import Artifact, ArtifactStatus
 from looopy.types.event import AgentEvent, MessageEnd, TurnStart
@@ -308,7 +316,7 @@ class _Export:
             "entries": len(snapshot.entries),
             "versions": len(snapshot.artifacts),
         }
-        context = form.context_to_json(record, snapshot.inner_of)
+        context = context_to_json(record, snapshot.inner_of)
         writer.add(folder + form.CONTEXT, form.pretty(context))
         log = _Log()
         writer.begin(folder + form.EVENTS)
@@ -324,12 +332,12 @@ class _Export:
         writer.end()
         writer.begin(folder + form.INBOX)
         for entry in snapshot.entries:
-            writer.write(f"{form.entry_to_line(entry)}\n".encode())
+            writer.write(f"{entry_to_line(entry)}\n".encode())
             yield
         writer.end()
         members = [f"{folder}artifacts/{n}" for n in range(1, len(snapshot.artifacts) + 1)]
         named = list(zip(snapshot.artifacts, members, strict=True))
-        versions = [form.line(form.artifact_to_json(one, member)) for one, member in named]
+        versions = [line(artifact_to_json(one, member)) for one, member in named]
         writer.add(folder + form.ARTIFACTS, b"".join(versions))
         yield
         for one, member in named:
@@ -367,7 +375,7 @@ class _Export:
                 is_open = record.open_turn is not None and turn.turn == record.open_turn.turn
                 said = record.open_turn if is_open and record.open_turn else turn
                 begun = user_positions.get(turn.turn)
-                lines.append(form.line(form.turn_to_json(said, begun)))
+                lines.append(line(turn_to_json(said, begun)))
             after += len(page)
             yield b"".join(lines)
 
@@ -425,7 +433,7 @@ class _Log:
         found = []
         for event in page:
             self._notice(event)
-            found.append(form.event_to_line(event, self._call_at))
+            found.append(event_to_line(event, self._call_at))
         self.count += len(page)
         return "\n".join([*found, ""]).encode()
 

@@ -14,11 +14,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from looopy.stores.base import MessageStore, StateStore
-from looopy.stores.bundle import Stores
 from looopy.stores.contexts.log import read_records
-from looopy.stores.memory.artifacts import InMemoryArtifactStore
 from looopy.stores.memory.context import (
-    Contexts,
     MemoryStore,
     Place,
     begin_turn,
@@ -60,23 +57,6 @@ from looopy.types.storable import (
 
 if TYPE_CHECKING:
     from looopy.stores.memory.spending import InMemorySpending
-
-
-class MemoryBackend(Contexts):
-    """The contexts of all tenants; shared by the stores that are made on it."""
-
-    def stores(self, tenant: str = "default") -> Stores:
-        """The stores of one tenant."""
-        return Stores(
-            InMemoryMessageStore(self, tenant),
-            InMemoryArtifactStore(self, tenant),
-            InMemoryStateStore(self, tenant),
-            InMemoryJournal(self, tenant),
-            contexts=InMemoryContextIndex(self, tenant),
-            tenant=tenant,
-            lifetime=self,
-            bind=self.stores,
-        )
 
 
 class InMemoryMessageStore(MemoryStore, MessageStore):

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from looopy.errors import ConfigurationError
 from looopy.stores.artifacts.store import Artifacts
-from looopy.stores.bundle import Stores
 from looopy.stores.memory.artifacts import InMemoryArtifactRows
 from looopy.stores.memory.journal import InMemoryJournal
 from looopy.stores.memory.stores import InMemoryMessageStore, InMemoryStateStore
-from looopy.stores.plain.backend import Documents, PlainBackend
+from looopy.stores.plain.backend import PlainBackend
 from looopy.stores.plain.documents import named_by
 from looopy.types.storable import check_after_name, check_limit
 
@@ -80,8 +79,8 @@ class ComposedStateStore(InMemoryStateStore):
         """The contexts by id; needs `list` of the application's store."""
         check_after_name(after)
         check_limit(limit, optional=False)
-        self.backend.state.require("list", "listing contexts")
-        keys = await self.backend.state("list")
+        self.backend.state.calls.require("list", "listing contexts")
+        keys = await self.backend.state.calls("list")
         found = (named_by(key, self.tenant) for key in keys)
         names = sorted(name for name in found if name is not None and name > after)
         records = [await self.load(name) for name in names[:limit]]
@@ -166,21 +165,20 @@ class ComposedArtifactStore(Artifacts):
         super().__init__(ComposedArtifactRows(backend, tenant), tenant, None)
 
 
-def composed(
-    messages: object, artifacts: object | None, state: object | None, *, tenant: str
-) -> Stores:
-    """The stores of an agent over *messages*, *artifacts* and *state*; see `Stores.of`."""
-    backend = PlainBackend(messages, artifacts, Documents() if state is None else state)
+class Composed(NamedTuple):
+    """The four stores of a tenant."""
 
-    def bind(tenant: str) -> Stores:
-        return Stores(
-            ComposedMessageStore(backend, tenant),
-            ComposedArtifactStore(backend, tenant),
-            ComposedStateStore(backend, tenant),
-            ComposedJournal(backend, tenant),
-            tenant=tenant,
-            lifetime=backend,
-            bind=bind,
-        )
+    messages: ComposedMessageStore
+    artifacts: ComposedArtifactStore
+    state: ComposedStateStore
+    journal: ComposedJournal
 
-    return bind(tenant)
+
+def composed(backend: PlainBackend, tenant: str) -> Composed:
+    """The four stores of *tenant* over the stores of an application's own."""
+    return Composed(
+        ComposedMessageStore(backend, tenant),
+        ComposedArtifactStore(backend, tenant),
+        ComposedStateStore(backend, tenant),
+        ComposedJournal(backend, tenant),
+    )

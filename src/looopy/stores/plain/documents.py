@@ -19,13 +19,13 @@ from typing import Any, Final, TypeAlias
 from urllib.parse import quote, unquote
 
 from looopy.stores import rules
-from looopy.stores.archive.format import (
+from looopy.stores.artifacts.rows import Version
+from looopy.stores.contexts.lines import (
     artifact_from_json,
     artifact_to_json,
     turn_from_json,
     turn_to_json,
 )
-from looopy.stores.artifacts.rows import Version
 from looopy.stores.contexts.log import StoredEvent, StoredMessage
 from looopy.stores.memory.context import Place, StoredContext, StoredEntry
 from looopy.stores.records import EntryKind

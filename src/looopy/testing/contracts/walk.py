@@ -17,7 +17,7 @@ import pydantic_core.core_schema  # noqa: F401 - else the first step imports it,
 import pytest
 
 from looopy.stores.bundle import Stores
-from looopy.stores.memory.stores import MemoryBackend
+from looopy.stores.memory_backend import MemoryBackend
 from looopy.stores.records import (
     ArtifactWrite,
     Claimed,

@@ -19,7 +19,17 @@ from tests.unit.stores.rows.golden import values
 
 from looopy.errors import ValueRefused
 from looopy.stores import codec
-from looopy.stores.archive import format as form
+from looopy.stores.contexts.lines import (
+    artifact_from_json,
+    artifact_to_json,
+    context_from_json,
+    context_to_json,
+    entry_from_json,
+    entry_to_line,
+    event_to_line,
+    turn_from_json,
+    turn_to_json,
+)
 from looopy.stores.records import ContextRecord, ContextState, Entry, MessageRecord, TurnRecord
 from looopy.stores.rows import events as rows
 from looopy.stores.rows.reading import DAMAGED, decode_message, read_message
@@ -94,11 +104,11 @@ def _state(text: str) -> str:
 
 def _turn_line(text: str) -> str:
     data = json.loads(text)
-    return shown(form.turn_from_json(data, data["turn"], is_open=data["outcome"] is None))
+    return shown(turn_from_json(data, data["turn"], is_open=data["outcome"] is None))
 
 
 def _context_line(text: str) -> str:
-    return shown(form.context_from_json(json.loads(text)))
+    return shown(context_from_json(json.loads(text)))
 
 
 READERS: dict[str, Read] = {
@@ -120,8 +130,8 @@ READERS: dict[str, Read] = {
     "archive, context": _context_line,
     "archive, turn": _turn_line,
     "archive, event": lambda _text: "",
-    "archive, entry": lambda text: shown(form.entry_from_json(json.loads(text), 1, 9)),
-    "archive, artifact": lambda text: shown(form.artifact_from_json(json.loads(text), "m", 2)),
+    "archive, entry": lambda text: shown(entry_from_json(json.loads(text), 1, 9)),
+    "archive, artifact": lambda text: shown(artifact_from_json(json.loads(text), "m", 2)),
 }
 
 
@@ -145,7 +155,7 @@ def written() -> Iterator[tuple[str, str, str]]:
             yield "codec, event", name, codec.encode_event(event)
         except ValueRefused:
             continue
-        yield "archive, event", name, form.event_to_line(event, {values.CALL.id: 4})
+        yield "archive, event", name, event_to_line(event, {values.CALL.id: 4})
     yield from _rows()
     yield from _records()
 
@@ -171,13 +181,13 @@ def _records() -> Iterator[tuple[str, str, str]]:
         for name, record in values_of.items():
             yield f"codec, {kind}", name, codec.encode_record(record)
     for name, turn in values.TURNS.items():
-        yield "archive, turn", name, dump(form.turn_to_json(turn, 3))
+        yield "archive, turn", name, dump(turn_to_json(turn, 3))
     for name, artifact in values.ARTIFACTS.items():
-        yield "archive, artifact", name, dump(form.artifact_to_json(artifact, "m"))
+        yield "archive, artifact", name, dump(artifact_to_json(artifact, "m"))
     for name, entry in values.ENTRIES.items():
-        yield "archive, entry", name, form.entry_to_line(entry)
+        yield "archive, entry", name, entry_to_line(entry)
     for name, record in values.CONTEXTS.items():
-        yield "archive, context", name, dump(form.context_to_json(record))
+        yield "archive, context", name, dump(context_to_json(record))
 
 
 def odd() -> Iterator[tuple[str, str, str]]:

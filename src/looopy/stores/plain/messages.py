@@ -1,0 +1,169 @@
+"""
+The messages of contexts in a message store of an application's own.
+
+A context knows the places of its messages and the digests of their texts, so what the store returns
+is held against them. Messages that are missing are appended if the head has them, or reported; a
+message that was appended twice, by a process that was taken for dead, is read once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from looopy._failpoints import reach
+from looopy.errors import StoreUnavailable, ValueRefused
+from looopy.stores.contexts.log import StoredMessage
+from looopy.stores.plain.calls import Calls
+from looopy.stores.plain.documents import Placed, digest
+from looopy.stores.rows import events as rows
+from looopy.stores.rows.reading import read_message
+from looopy.types.message import (
+    AssistantMessage,
+    CustomMessage,
+    Message,
+    ToolResultMessage,
+    UserMessage,
+)
+from looopy.types.message_json import message_from_json
+
+_MESSAGES: Final = (UserMessage, AssistantMessage, ToolResultMessage, CustomMessage)
+
+
+class OwnMessages:
+    """
+    A message store of an application's own.
+
+    Raises:
+        ConfigurationError: It lacks a method that it needs.
+    """
+
+    def __init__(self, store: object) -> None:
+        self.calls = Calls(store, "messages", "append", ("list", "get_all"))
+        self._list = "list" if self.calls.has("list") else "get_all"
+        self._positions = self.calls.takes("append", "position")
+        self._is_proved = False
+
+    async def listed(self, key: str) -> list[tuple[Message, str]]:
+        """
+        All messages of a context, each with its text.
+
+        Raises:
+            StoreUnavailable: The store failed, or returned something else.
+        """
+        found = await self.calls(self._list, key)
+        if isinstance(found, (str, bytes, Mapping)) or not hasattr(found, "__iter__"):
+            raise self.calls.wrong(
+                self._list, f"returned {type(found).__name__}, not a list of messages"
+            )
+        listed = []
+        for number, one in enumerate(found):
+            message = self._message(one, number)
+            try:
+                (row,) = rows.message_rows([message]).messages
+            except ValueRefused as error:
+                raise self.calls.wrong(self._list, f"item {number}: {error}") from error
+            listed.append((message, row.body))
+        return listed
+
+    def _message(self, one: object, number: int) -> Message:
+        if isinstance(one, _MESSAGES):
+            return one
+        dumped = getattr(one, "model_dump", None)
+        data = dumped() if callable(dumped) else one
+        if not isinstance(data, Mapping):
+            raise self.calls.wrong(
+                self._list, f"item {number} is {type(one).__name__}, not a message"
+            )
+        try:
+            return message_from_json(data)
+        except ValueRefused as error:
+            raise self.calls.wrong(self._list, f"item {number}: {error}") from error
+
+    async def _bodies(self, key: str) -> list[str]:
+        return [body for _, body in await self.listed(key)]
+
+    async def placed(
+        self, key: str, places: list[Placed], unwritten: list[str]
+    ) -> list[StoredMessage]:
+        """
+        The messages of *places*; appends those of *unwritten* that a dead process has left.
+
+        Raises:
+            StoreUnavailable: One is missing, changed, or in another order.
+        """
+        bodies = await self._bodies(key)
+        found = _aligned(places, bodies)
+        left = places[len(found) :]
+        waiting = {digest(body): body for body in unwritten}
+        if left and all(hashed in waiting for _, hashed in left):
+            await self.append(key, left[0][0].position, [waiting[hashed] for _, hashed in left])
+            reach("S4")
+            bodies = await self._bodies(key)
+            found = _aligned(places, bodies)
+        self._check_all(key, places, found, bodies)
+        return found
+
+    async def has_all(self, key: str, known: list[StoredMessage]) -> bool:
+        """True if the store still has the messages that are in memory."""
+        places = [(one, digest(one.body)) for one in known]
+        return len(_aligned(places, await self._bodies(key))) == len(known)
+
+    async def append(self, key: str, position: int, bodies: list[str]) -> None:
+        """
+        Append messages of a step that counts already, so only their being there matters.
+
+        Raises:
+            StoreUnavailable: They are not there.
+        """
+        messages = [read_message(body, position=position + n) for n, body in enumerate(bodies)]
+        more = {"position": position} if self._positions else {}
+        failed: StoreUnavailable | None = None
+        try:
+            await self.calls("append", key, messages, **more)
+        except StoreUnavailable as error:
+            failed = error  # it may have written, or another process was first
+        if failed is None and self._is_proved:
+            return
+        there = await self._bodies(key)
+        places = [
+            (StoredMessage(position + n, 0, 0, 0, 0, None, ""), digest(body))
+            for n, body in enumerate(bodies)
+        ]
+        found = _aligned(places, there)
+        if failed is not None and len(found) < len(bodies):
+            raise failed
+        # A store that is not what it must be shows it at its first append.
+        self._check_all(key, places, found, there)
+        self._is_proved = True
+
+    def _check_all(
+        self, key: str, places: list[Placed], found: list[StoredMessage], bodies: list[str]
+    ) -> None:
+        if len(found) == len(places):
+            return
+        missing = places[len(found)][0].position
+        number = f"message {missing} of context {key!r}"
+        if len(bodies) >= len(places):
+            raise self.calls.wrong(
+                self._list,
+                f"returned {number} otherwise than it was appended, or in another order: keep the"
+                " whole message, as `message_to_json` writes it, and the order",
+            )
+        raise self.calls.wrong(
+            self._list,
+            f"did not return {number}, which was appended: {len(bodies)} messages are there,"
+            f" {len(places)} must be",
+        )
+
+
+def _aligned(places: list[Placed], bodies: list[str]) -> list[StoredMessage]:
+    """The places with their texts, up to the first one without. Other texts are left out."""
+    found: list[StoredMessage] = []
+    rest = iter(bodies)
+    for place, hashed in places:
+        body = next((one for one in rest if digest(one) == hashed), None)
+        if body is None:
+            break
+        found.append(place._replace(body=body))
+    return found
