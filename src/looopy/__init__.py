@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from looopy.types.config import LoopConfig as LoopConfig
     from looopy.types.config import ModelOptions as ModelOptions
     from looopy.types.config import RetryPolicy as RetryPolicy
+    from looopy.types.config import UsageLimit as UsageLimit
     from looopy.types.context import AuthContext as AuthContext
     from looopy.types.context import CancelToken as CancelToken
     from looopy.types.context import PromptPart as PromptPart
@@ -121,7 +122,14 @@ _export(
         ".tools.sources.plugin": ("Plugin",),
         ".types.approval": ("Approve", "Deny"),
         ".types.artifact": ("Artifact", "ArtifactKind", "ArtifactStatus"),
-        ".types.config": ("Budget", "Hooks", "LoopConfig", "ModelOptions", "RetryPolicy"),
+        ".types.config": (
+            "Budget",
+            "Hooks",
+            "LoopConfig",
+            "ModelOptions",
+            "RetryPolicy",
+            "UsageLimit",
+        ),
         ".types.context": ("AuthContext", "CancelToken", "PromptPart", "TurnContext"),
         ".types.event": (
             "AgentEvent",

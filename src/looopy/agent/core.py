@@ -36,7 +36,6 @@ if TYPE_CHECKING:
         agent_name: str
         loop_config: LoopConfig
         auto_save: bool
-        auto_compact: bool
         on_busy: Literal["reject", "wait"]
 
 
