@@ -98,9 +98,12 @@ async def test_every_kind_of_message_goes_out_as_the_format_has_it():
         {"role": "tool", "tool_call_id": "c1", "content": "(see attached image)"},
         {
             "role": "user",
-            "content": [{"type": "text", "text": "Attached image(s) from tool result:"}, url],
+            "content": [
+                {"type": "text", "text": "Attached image(s) from tool result:"},
+                url,
+                {"type": "text", "text": "so?"},
+            ],
         },
-        {"role": "user", "content": "so?"},
         {"role": "assistant", "content": "a picture"},
         {"role": "user", "content": "one\ntwo"},
     ]

@@ -8,8 +8,9 @@ it loads no vendor's SDK; making a provider does. Exports: the names in `__all__
 - Contract: `provider`. A model's name becomes a provider in `resolve`.
 - Providers: `openai/`, `anthropic/`, `local/`, `pipy`, `anyllm`; `fallback`
   asks several in order.
-- Request: `render` makes valid messages of any stored log; `strict` makes schemas that a server
-  enforces; `documents` chooses the documents that an API takes, `options` the options.
+- Request: `render` makes valid messages of any stored log; `dialects` is the table of what each
+  server takes; `strict` makes schemas that a server enforces; `documents` chooses the documents
+  that an API takes, `options` the options.
 - Answer: `sse` reads the bytes, `reader` is the part of a reader that is the same for every format,
   `accumulate` builds the message and its stream events, `thoughts` finds `<think>` tags,
   `logprobs` reads log-probabilities, `prices` adds the cost by its `price_list`.
@@ -33,6 +34,8 @@ from looopy.types.lazy import export as _export
 if TYPE_CHECKING:
     from looopy.llm.anthropic.provider import AnthropicProvider as AnthropicProvider
     from looopy.llm.anyllm import AnyLLMProvider as AnyLLMProvider
+    from looopy.llm.dialects import Dialect as Dialect
+    from looopy.llm.dialects import dialect_of as dialect_of
     from looopy.llm.fallback import FallbackProvider as FallbackProvider
     from looopy.llm.local import LocalProvider as LocalProvider
     from looopy.llm.openai.provider import OpenAIProvider as OpenAIProvider
@@ -52,6 +55,7 @@ _export(
     {
         ".anthropic.provider": ("AnthropicProvider",),
         ".anyllm": ("AnyLLMProvider",),
+        ".dialects": ("Dialect", "dialect_of"),
         ".fallback": ("FallbackProvider",),
         ".local": ("LocalProvider",),
         ".openai.provider": ("OpenAIProvider",),

@@ -19,10 +19,11 @@ from typing import Any
 
 from looopy.errors import LLMError, LLMUnavailable, UnknownModel, missing_extra
 from looopy.llm.accumulate import Accumulator
+from looopy.llm.dialects import Dialect, as_dialect, dialect_of
 from looopy.llm.documents import warn_of_citations
 from looopy.llm.failures import failure_of, redact
 from looopy.llm.logprobs import wanted, warn_of_missing
-from looopy.llm.openai import chat
+from looopy.llm.openai import chat, form
 from looopy.llm.options import refused
 from looopy.types.request import LLMRequest, StreamEvent, StreamOptions
 
@@ -45,10 +46,13 @@ class AnyLLMProvider:
         window_tokens: The size of the model's window, if it is known.
         extra: More arguments of `any_llm.acompletion`. Packages of providers retry by themselves,
             unseen; `{"client_args": {"max_retries": 0}}` turns that off where they take it.
+        dialect: The rules of the server; `None`: those that `looopy.llm.dialects` has for
+            *base_url*, the provider and the model.
         idle_timeout_s: The longest silence within an answer, unless the call sets it; three times
             that before its first word.
 
     Raises:
+        ConfigurationError: *dialect* is not one.
         MissingExtra: any-llm is not installed.
         UnknownModel: *model* does not name a provider.
     """
@@ -62,6 +66,7 @@ class AnyLLMProvider:
         structured_output: bool = False,
         window_tokens: int | None = None,
         extra: Mapping[str, Any] | None = None,
+        dialect: Dialect | None = None,
         idle_timeout_s: float = 60.0,
     ) -> None:
         self.name, _, self.model = model.partition(":")
@@ -78,6 +83,7 @@ class AnyLLMProvider:
         self._api_key = api_key
         self._base_url = base_url
         self._extra = dict(extra or {})
+        self._dialect = as_dialect(dialect)
         self._idle_timeout_s = idle_timeout_s
         self._without_usage = False  # the provider was seen to refuse the wish for it
 
@@ -99,8 +105,11 @@ class AnyLLMProvider:
             async with asyncio.timeout(options.timeout_s):
                 body, sources = self._body(request, options, model)
                 # any-llm makes the ids of some providers' chunks: one each, or one a second.
-                reader = chat.ChunkReader(answer, sources=sources, secrets=(key,), ids=False)
-                async with aclosing(self._chunks(body, options, model, key)) as chunks:
+                apart = self._dialect_of(model).thoughts_apart
+                reader = chat.ChunkReader(
+                    answer, sources=sources, secrets=(key,), ids=False, apart=apart
+                )
+                async with aclosing(self._chunks(body, options, key)) as chunks:
                     async for data in chunks:
                         for event in reader.feed(data):
                             yield event
@@ -127,14 +136,19 @@ class AnyLLMProvider:
             )
             raise refused("headers", why, provider=self.name, model=model)
         warn_of_citations(options, request.messages, f"{self.name}:{model}")
+        dialect = self._dialect_of(model)
         whole, sources = chat.to_body(
-            request, options, provider=self.name, model=model, official=False
+            request, options, provider=self.name, model=model, official=False, dialect=dialect
         )
         body = {name: value for name, value in whole.items() if name in _TAKEN}
-        return {**body, **self._extra, **options.extra_body}, sources
+        body = {"model": model, **body, **self._extra, **options.extra_body}
+        return form.without_sampling(body, dialect, options), sources
+
+    def _dialect_of(self, model: str) -> Dialect:
+        return self._dialect or dialect_of(self._base_url or "", self.name, model)
 
     async def _chunks(
-        self, body: dict[str, Any], options: StreamOptions, model: str, key: str
+        self, body: dict[str, Any], options: StreamOptions, key: str
     ) -> AsyncGenerator[str, None]:
         idle_s = options.idle_timeout_s or self._idle_timeout_s
         await self.prepare()
@@ -146,7 +160,7 @@ class AnyLLMProvider:
         body = {"stream_options": {"include_usage": True}, **body}
         if self._without_usage:
             del body["stream_options"]
-        common = {"model": model, "provider": self.name, "stream": True}
+        common = {"provider": self.name, "stream": True}
         async with asyncio.timeout(idle_s * _FIRST_FACTOR):
             try:
                 chunks = await any_llm.acompletion(**common, **body)

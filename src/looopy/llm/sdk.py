@@ -159,6 +159,7 @@ class SDKProvider:
             body, call.sources = self._to_body(request, options, model)
             for extra in (self._extra_body, options.extra_body):
                 body.update(_joined(body, extra))
+            body = self._suited(body, options, model)
             if options.timeout_s is not None:
                 call.ends_at = asyncio.get_running_loop().time() + options.timeout_s
             reader = self._reader(answer, call)
@@ -217,6 +218,15 @@ class SDKProvider:
     ) -> tuple[dict[str, Any], Sequence[int]]:
         """A request as it goes out, and where each of its messages comes from."""
         raise NotImplementedError
+
+    def _suited(
+        self,
+        body: dict[str, Any],
+        options: StreamOptions,  # noqa: ARG002 - for subclasses
+        model: str,  # noqa: ARG002 - for subclasses
+    ) -> dict[str, Any]:
+        """*body*, with what the caller has added, without options that the model refuses."""
+        return body
 
     def _reader(self, answer: Accumulator, call: Call) -> Any:
         """A `Reader` of one answer."""

@@ -7,7 +7,7 @@ imports the SDK.
 
 - `provider`: `OpenAIProvider`, which chooses the format and sends the request.
 - `vendor`: the vendors whose servers have fields of their own. `chat`: both directions of chat
-  completions.
+  completions. `form`: its ids, order of roles, cache marks and sampling, by the server's dialect.
 - `tokens`: OpenAI's tokenizer, if tiktoken is installed.
 - `responses_format`: a request to Responses. `responses_events`: its answer.
 

@@ -17,6 +17,7 @@ from dataclasses import KW_ONLY, InitVar, dataclass, field
 from typing import Any
 
 from looopy.errors import LLMUnavailable
+from looopy.llm.dialects import PLAIN, Dialect
 from looopy.llm.documents import (
     AUDIO_FORMATS,
     Unreadable,
@@ -27,6 +28,7 @@ from looopy.llm.documents import (
     plain_type,
     refuse_unreadable,
 )
+from looopy.llm.openai.form import NO_EFFORT, REASONING, call_id_for, in_turns, mark
 from looopy.llm.openai.vendor import (
     UNSIGNED,
     Vendor,
@@ -59,7 +61,7 @@ from looopy.types.request import LLMRequest, StreamEvent, StreamOptions, Thinkin
 
 API = "openai-completions"
 """The name of this format in messages; pi's."""
-_THINKING_FIELDS = ("reasoning_content", "reasoning", "reasoning_text")
+_THINKING_FIELDS = (REASONING, "reasoning", "reasoning_text")
 _STOP_REASONS = {
     "stop": StopReason.STOP,
     "length": StopReason.LENGTH,
@@ -73,8 +75,6 @@ _STOP_REASONS = {
 _BROKEN_OFF = frozenset({"error", "network_error"})
 _NO_NAME = re.compile(r"[^A-Za-z0-9_-]")
 _MAX_NAME = 64
-MAX_CALL_ID = 40
-NO_EFFORT = "none"
 TOOL_CHOICES = frozenset({"auto", "none", "required"})
 
 
@@ -86,6 +86,7 @@ def to_body(
     model: str,
     official: bool,
     vendor: Vendor = "",
+    dialect: Dialect = PLAIN,
 ) -> tuple[dict[str, Any], list[int]]:
     """
     Write the body of a streamed request.
@@ -97,10 +98,11 @@ def to_body(
         model: Its name at the server.
         official: The server is OpenAI's own or Azure's, which know fields that others refuse.
         vendor: The server's, if it has fields of its own.
+        dialect: The rules of the server and the model.
 
     Returns:
-        The body, and for each of its messages the position in `request.messages`; -1 for the system
-        prompt.
+        The body, and for each of its messages the position in `request.messages`; -1 for one that
+        comes from no message, such as the system prompt.
 
     Raises:
         UnsupportedContent: The user's newest message has a file that the format has no place for.
@@ -108,7 +110,11 @@ def to_body(
     """
     signed = wants_signatures(vendor, model)
     parts = _Parts(request.messages, provider, model, vendor)
-    messages, sources = _messages(request, provider, vendor, parts, signed=signed)
+    messages, sources = _messages(request, provider, vendor, parts, dialect, signed=signed)
+    if dialect.alternates or dialect.answers_tools:
+        messages, sources = in_turns(messages, sources, dialect)
+    if dialect.cache_marks:
+        mark(messages, ephemeral=request.ephemeral)
     body: dict[str, Any] = {"model": model, "messages": messages, "stream": True}
     if request.tools:
         body["tools"] = [_tool(spec, provider, model) for spec in request.tools]
@@ -140,7 +146,13 @@ def to_body(
 
 
 def _messages(
-    request: LLMRequest, provider: str, vendor: Vendor, parts: _Parts, *, signed: bool
+    request: LLMRequest,
+    provider: str,
+    vendor: Vendor,
+    parts: _Parts,
+    dialect: Dialect,
+    *,
+    signed: bool,
 ) -> tuple[list[dict[str, Any]], list[int]]:
     sent: list[dict[str, Any]] = []
     sources: list[int] = []
@@ -160,11 +172,12 @@ def _messages(
             wire = _user(message, position, parts)
         elif isinstance(message, AssistantMessage):
             own = message.provider == provider
-            wire = _assistant(message, vendor, own=own, recent=position > loop_begins)
+            recent = position > loop_begins
+            wire = _assistant(message, vendor, dialect, own=own, recent=recent)
             if signed and wire is not None:
                 _sign(wire)
         elif isinstance(message, ToolResultMessage):
-            wire = _tool_result(message)
+            wire = _tool_result(message, dialect)
             files += [b for b in message.content if not isinstance(b, TextContent)]
             files_of = position
         if wire is not None:
@@ -262,20 +275,24 @@ def _attached(files: Sequence[UserBlock], position: int, parts: _Parts) -> dict[
 
 
 def _assistant(
-    message: AssistantMessage, vendor: Vendor, *, own: bool, recent: bool
+    message: AssistantMessage, vendor: Vendor, dialect: Dialect, *, own: bool, recent: bool
 ) -> dict[str, Any] | None:
     wire: dict[str, Any] = {"role": "assistant", "content": message.text or None}
     calls = message.tool_calls
     if calls:
-        wire["tool_calls"] = [_call(call) for call in calls]
+        wire["tool_calls"] = [_call(call, dialect) for call in calls]
+    returned = dialect.reasoning == "all" or (dialect.reasoning == "calls" and bool(calls))
     if own:
-        _add_signed(wire, message, vendor, thinking=recent and bool(calls))
+        _add_signed(wire, message, vendor, thinking=recent and bool(calls) and not returned)
+    if returned:
+        thought = message.thinking_text if own else ""
+        wire[REASONING] = thought or dialect.no_reasoning
     return wire if calls or wire["content"] else None
 
 
-def _call(call: ToolCall) -> dict[str, Any]:
+def _call(call: ToolCall, dialect: Dialect) -> dict[str, Any]:
     return {
-        "id": short(call.id, MAX_CALL_ID),
+        "id": call_id_for(call.id, dialect),
         "type": "function",
         "function": {
             "name": plain_name(call.name),
@@ -318,12 +335,12 @@ def _sign(wire: dict[str, Any]) -> None:
         calls[0]["extra_content"] = UNSIGNED
 
 
-def _tool_result(message: ToolResultMessage) -> dict[str, Any]:
+def _tool_result(message: ToolResultMessage, dialect: Dialect) -> dict[str, Any]:
     files = [b for b in message.content if not isinstance(b, TextContent)]
     kind = "image" if all(isinstance(b, ImageContent) for b in files) else "file"
     return {
         "role": "tool",
-        "tool_call_id": short(message.tool_call_id, MAX_CALL_ID),
+        "tool_call_id": call_id_for(message.tool_call_id, dialect),
         "content": message.text or (f"(see attached {kind})" if files else "(no output)"),
     }
 
@@ -414,13 +431,6 @@ def opaque(session_id: str) -> str:
     return hashlib.sha256(session_id.encode(errors="replace")).hexdigest()[:32]
 
 
-def short(value: str, limit: int) -> str:
-    """*value*, or a stand-in that is the same each time, where servers refuse longer ones."""
-    if len(value) <= limit:
-        return value
-    return "h" + hashlib.sha256(value.encode(errors="replace")).hexdigest()[: min(limit, 40) - 1]
-
-
 class _Splices:
     """
     Finds the chunks of a second answer in the stream of the first.
@@ -473,10 +483,12 @@ class ChunkReader(AnswerReader):
     Args:
         sources: Like `to_body` returns it.
         ids: The ids of chunks are the server's.
+        apart: The server counts thoughts apart from the tokens of its answer.
     """
 
     _: KW_ONLY
     ids: InitVar[bool] = True
+    apart: bool = False
     _finish: str | None = field(init=False, default=None)
     _usage: Usage | None = field(init=False, default=None)
     # A vendor's fields for the next request: OpenRouter's reasoning, Google's signature of a text.
@@ -523,7 +535,7 @@ class ChunkReader(AnswerReader):
         if self._splices.found(chunk_id, spoke=bool(events), role=role, ended=ended):
             raise self._spliced()
         if isinstance(usage, dict):
-            self._usage = read_usage(usage)
+            self._usage = read_usage(usage, apart=self.apart)
             self._answer.usage = self._usage
         return events
 
@@ -615,23 +627,44 @@ class ChunkReader(AnswerReader):
         return self._tool_call(place, call_id, name, arguments, signature)
 
 
-def read_usage(data: Mapping[str, Any]) -> Usage:
-    """Read a usage object. Its `prompt_tokens` include what the cache served; `input` does not."""
+def read_usage(data: Mapping[str, Any], *, apart: bool = False) -> Usage:
+    """
+    Read a usage object. Its `prompt_tokens` include what the cache served; `input` does not.
+
+    Args:
+        apart: The server counts thoughts in `total_tokens`, not in `completion_tokens`.
+    """
     details = data.get("prompt_tokens_details")
     details = details if isinstance(details, Mapping) else {}
     prompt = count(data, "prompt_tokens")
     output = count(data, "completion_tokens")
     cached = count(details, "cached_tokens") or count(data, "prompt_cache_hit_tokens")
     written = count(details, "cache_write_tokens")
+    total = count(data, "total_tokens")
+    reasoning = reasoning_in(data.get("completion_tokens_details"))
+    rest = thoughts_beside(total - prompt - output, reasoning, apart=apart)
+    output += rest
     return Usage(
         input=max(0, prompt - cached - written),
         output=output,
         cache_read=cached,
         cache_write=written,
-        total_tokens=count(data, "total_tokens") or prompt + output,
+        total_tokens=total or prompt + output,
         cost=_told_cost(data.get("cost")),
-        reasoning=min(output, reasoning_in(data.get("completion_tokens_details"))),
+        reasoning=min(output, max(reasoning, rest)),
     )
+
+
+def thoughts_beside(rest: int, reasoning: int, *, apart: bool = False) -> int:
+    """
+    The thoughts that a server has not counted as output; 0 if its output includes them.
+
+    Args:
+        rest: The part of its total that is neither input nor output.
+        reasoning: Its number of thoughts; 0 if it reports none.
+        apart: It is known to count so. At another server only equal numbers show it.
+    """
+    return rest if rest > 0 and (apart or rest == reasoning) else 0
 
 
 def reasoning_in(details: Any) -> int:

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from looopy.errors import ConfigurationError, UnknownModel
 from looopy.llm.accumulate import Accumulator
+from looopy.llm.dialects import Dialect, as_dialect, dialect_of
 from looopy.llm.documents import warn_of_citations
 from looopy.llm.openai import chat as chat_format
-from looopy.llm.openai import responses_events, responses_format, tokens
+from looopy.llm.openai import form, responses_events, responses_format, tokens
 from looopy.llm.openai.vendor import Vendor, vendor_of
 from looopy.llm.sdk import DRAIN_WAIT_S, ApiKey, Call, SDKProvider
 from looopy.types.constructors import suggesting
@@ -34,6 +35,12 @@ _USAGE_WAIT_S = 5.0
 _MAX_TOKENS = "max_completion_tokens"
 _CACHE_KEY: Final = re.compile("prompt_cache_key")
 _EFFORT: Final = re.compile(r"reasoning_effort|\.effort\b")
+# OpenAI and Azure: Unsupported value: 'temperature' does not support 0.2 with this model. Only the
+# default (1) value is supported. Moonshot: invalid temperature: only 1 is allowed for this model
+_NO_SAMPLING: Final[Mapping[str, tuple[re.Pattern[str], str]]] = {
+    name: (re.compile(rf"(?i)unsupported (?:value|parameter): '{name}'|invalid {name}\b"), "")
+    for name in form.SAMPLING
+}
 _EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 
 
@@ -74,6 +81,7 @@ _FORMATS: Final = {
             # this model. Use 'max_completion_tokens' instead.
             "max_tokens": (re.compile(r"[Uu]se '?max_completion_tokens"), _MAX_TOKENS),
             _MAX_TOKENS: (re.compile(rf"(?<![Uu]se )(?<![Uu]se '){_MAX_TOKENS}"), "max_tokens"),
+            **_NO_SAMPLING,
         },
     ),
     "responses": _Format(
@@ -89,6 +97,7 @@ _FORMATS: Final = {
             ),
             "summary": (re.compile(r"reasoning.summar", re.IGNORECASE), ""),
             "prompt_cache_key": (_CACHE_KEY, ""),
+            **_NO_SAMPLING,
         },
     ),
 }
@@ -121,12 +130,14 @@ class OpenAIProvider(SDKProvider):
             and llama.cpp do. `None`: OpenAI's own and Azure's are known to.
         price_as: The vendor whose prices apply, as genai-prices names it, such as `"openai"` behind
             a gateway; `""`: the vendor at the called address, if there is one.
+        dialect: The rules of the server; `None`: those that `looopy.llm.dialects` has for its
+            address, *name* and model.
         idle_timeout_s: The longest silence within an answer, unless the call sets it. Before its
             first word a model may think three times as long.
         connect_timeout_s: The longest wait for a connection, unless the call sets it.
 
     Raises:
-        ConfigurationError: *api* has another value.
+        ConfigurationError: *api* or *dialect* has another value.
         MissingExtra: The SDK is not installed.
         MissingKey: The key is missing, and so is a base URL that might need no key.
     """
@@ -150,6 +161,7 @@ class OpenAIProvider(SDKProvider):
         window_tokens: int | None = None,
         structured_output: bool | None = None,
         price_as: str = "",
+        dialect: Dialect | None = None,
         idle_timeout_s: float = 60.0,
         connect_timeout_s: float = 10.0,
     ) -> None:
@@ -171,6 +183,7 @@ class OpenAIProvider(SDKProvider):
             connect_timeout_s=connect_timeout_s,
         )
         self.api = api
+        self._dialect = as_dialect(dialect)
         self._enforces = structured_output
         self._format = _FORMATS[api]
         # For each model: optional parts that it does not take, and what it takes instead.
@@ -184,6 +197,9 @@ class OpenAIProvider(SDKProvider):
     @property
     def _vendor(self) -> Vendor:
         return vendor_of(self._url, self.name)
+
+    def _dialect_of(self, model: str) -> Dialect:
+        return self._dialect or dialect_of(self._url, self.name, model)
 
     @property
     def _official(self) -> bool:
@@ -236,10 +252,17 @@ class OpenAIProvider(SDKProvider):
             model=model,
             official=self._official,
             vendor=self._vendor,
+            dialect=self._dialect_of(model),
         )
 
+    def _suited(self, body: dict[str, Any], options: StreamOptions, model: str) -> dict[str, Any]:
+        return form.without_sampling(body, self._dialect_of(model), options)
+
     def _reader(self, answer: Accumulator, call: Call) -> _Reader:
-        return self._format.reader(answer, sources=call.sources, secrets=(call.key,))
+        reader = self._format.reader(answer, sources=call.sources, secrets=(call.key,))
+        if isinstance(reader, chat_format.ChunkReader):
+            reader.apart = self._dialect_of(call.model).thoughts_apart
+        return reader
 
     def _end(self, reader: _Reader, call: Call) -> Sequence[StreamEvent]:
         return reader.end(said_done=call.said_done)
@@ -264,6 +287,8 @@ class OpenAIProvider(SDKProvider):
         whole = {**self._format.always, **body}
         refused = self._refused.setdefault(body["model"], {})
         for part, instead in refused.items():
+            if part in form.SAMPLING and part in whole:
+                whole = form.warned_without(whole, part, options)
             whole = self._format.without(whole, part, instead)
         # The SDK walks its typed arguments, at 0.15 ms a message; this body it sends as it is, over
         # theirs.
@@ -302,7 +327,7 @@ class OpenAIProvider(SDKProvider):
                 if options.warn is not None:
                     text = f"{whole['model']} does not take the effort {effort!r}: {takes[0]!r}"
                     options.warn("thinking_level", text)
-            elif effort == chat_format.NO_EFFORT:  # it never thinks
+            elif effort == form.NO_EFFORT:  # it never thinks
                 found[f"effort:{effort}"] = ""
         return found
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from looopy.errors import LLMError
-from looopy.llm.openai.chat import citation_of, count, reasoning_in
+from looopy.llm.openai.chat import citation_of, count, reasoning_in, thoughts_beside
 from looopy.llm.openai.responses_format import SERVER_SIDE, signature
 from looopy.llm.reader import AnswerReader
 from looopy.types.message import ServerToolCall, StopReason, Usage
@@ -232,11 +232,13 @@ def read_usage(data: Mapping[str, Any]) -> Usage:
     details = details if isinstance(details, Mapping) else {}
     prompt, output = count(data, "input_tokens"), count(data, "output_tokens")
     cached, written = count(details, "cached_tokens"), count(details, "cache_write_tokens")
+    total, reasoning = count(data, "total_tokens"), reasoning_in(data.get("output_tokens_details"))
+    output += thoughts_beside(total - prompt - output, reasoning)
     return Usage(
         input=max(0, prompt - cached - written),
         output=output,
         cache_read=cached,
         cache_write=written,
-        total_tokens=count(data, "total_tokens") or prompt + output,
-        reasoning=min(output, reasoning_in(data.get("output_tokens_details"))),
+        total_tokens=total or prompt + output,
+        reasoning=min(output, reasoning),
     )

@@ -14,6 +14,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from looopy.llm.dialects import PLAIN, Dialect
 from looopy.llm.documents import (
     Unreadable,
     as_text,
@@ -22,15 +23,8 @@ from looopy.llm.documents import (
     file_name,
     refuse_unreadable,
 )
-from looopy.llm.openai.chat import (
-    NO_EFFORT,
-    TOOL_CHOICES,
-    effort_of,
-    named_schema,
-    opaque,
-    plain_name,
-    short,
-)
+from looopy.llm.openai.chat import TOOL_CHOICES, effort_of, named_schema, opaque, plain_name
+from looopy.llm.openai.form import NO_EFFORT, short
 from looopy.llm.openai.vendor import Vendor, unpacked
 from looopy.llm.options import refused, strict_parameters
 from looopy.types.message import (
@@ -70,6 +64,7 @@ def to_body(
     model: str,
     official: bool,
     vendor: Vendor = "",
+    dialect: Dialect = PLAIN,  # noqa: ARG001 - one signature for both formats
 ) -> tuple[dict[str, Any], list[int]]:
     """
     Write the body of a streamed request; see `looopy.llm.openai.chat.to_body`.

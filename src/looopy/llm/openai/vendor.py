@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import lru_cache
 from typing import Any, Final, Literal, TypeAlias
 from urllib.parse import urlsplit
 
@@ -35,6 +36,7 @@ _GEMINI: Final = re.compile(r"gemini-(\d+)")
 UNSIGNED: Final = {"google": {"thought_signature": "skip_thought_signature_validator"}}
 
 
+@lru_cache(maxsize=256)
 def vendor_of(url: str, name: str) -> Vendor:
     """The vendor of the server at *url*, or else the one in the provider's *name*."""
     host = urlsplit(url).hostname or ""
