@@ -50,6 +50,20 @@ async def test_an_answer_is_shown_as_it_comes(looopy, model):
     await session.process_killed()
 
 
+async def test_a_long_wait_for_the_model_names_its_end(looopy, model):
+    """In seconds, and as the time of day, for a reader who looks away meanwhile."""
+    busy = refuses(429, "slow down", headers={"retry-after": "40"}, type="requests")
+    model.answers.insert(0, busy)
+    session = await looopy.at_terminal("chat")
+    await session.see("> ")
+    session.press("hello\r")
+    await session.see("asks to wait (HTTP 429): slow down]")
+    await session.see("[trying again in 41 s, at ")
+    session.press(CTRL_C)
+    await session.see("> ")
+    await _leave(session)
+
+
 @pytest.mark.long
 async def test_pasted_lines_are_one_message(looopy, model):
     """At the prompt, beside typed words, and while an answer comes; with and without Enter."""

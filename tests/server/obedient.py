@@ -6,7 +6,8 @@ import subprocess
 from pathlib import Path
 
 from looopy import Agent, ToolContext, ToolResult, tool
-from looopy.testing import ScriptedProvider, text, tool_call
+from looopy.errors import RateLimited
+from looopy.testing import ScriptedProvider, failure, text, tool_call
 from looopy.tools import request_input
 from looopy.types.message import ToolResultMessage
 
@@ -61,6 +62,8 @@ def obeys(request):
     }
     if last.text in calls:
         return calls[last.text]
+    if last.text == "busy":
+        return failure(RateLimited("slow", retry_after_s=0.001))
     if last.text == "fail":
         raise RuntimeError("no model today")
     return text(f"You said: {last.text}")

@@ -39,6 +39,7 @@ from a2a.utils.errors import (
 from tests.killed import killed_in_a_tool
 
 from looopy import Agent, AuthContext, open_stores, tool
+from looopy.errors import RateLimited
 from looopy.server import AgentHost, Limits, StaticTokens, a2a_api, create_app
 from looopy.server.app_context import AppContext
 from looopy.server.protocols.a2a.parts import data_part
@@ -89,6 +90,8 @@ def reply(request):
             return (text("Let me see."), tool_call("hold"))
         case "fail":
             return failure(ValueError("no idea"))
+        case "busy":
+            return failure(RateLimited("slow", retry_after_s=0.001))
         case "count":
             return text(" ".join(map(str, range(100))))
     return text(f"I heard {[m.text for m in request.messages if m.role == 'user']}")
@@ -215,6 +218,17 @@ async def test_the_text_of_each_answer_takes_the_place_of_the_one_before():
             [said] = [one for one in built.artifacts if one.name == "text"]
             assert "".join(part.text for part in said.parts) == answer(task)
             assert said.artifact_id == f"{task.id}.text"
+
+
+async def test_a_wait_for_the_model_is_a_status_message():
+    """Each wait, while the task works; the last status has the failure."""
+    async with both() as callers:
+        for caller in callers:
+            seen, _ = await caller.say("busy")
+            waits = [one.status_update for one in seen[1:-1]]
+            assert [state(one) for one in seen[1:]] == ["WORKING"] * 3 + ["FAILED"]
+            assert {answer(one) for one in waits} == {"The model is busy. Trying again in 1 s."}
+            assert len({one.status.message.message_id for one in waits}) == 3
 
 
 async def test_errors_of_a_client_are_no_warnings_in_the_log(caplog):

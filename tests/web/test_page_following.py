@@ -15,8 +15,9 @@ from tests.web.page import Page, opened, served_here
 from tests.web.served import TOKEN
 
 from looopy import Agent, AuthContext, Stores, ToolContext, UserMessage, open_stores, tool
+from looopy.errors import RateLimited
 from looopy.server import AgentHost
-from looopy.testing import ScriptedProvider, text, tool_call
+from looopy.testing import ScriptedProvider, failure, text, tool_call
 
 pytestmark = pytest.mark.long
 AUTH = AuthContext("local")
@@ -119,6 +120,8 @@ def _reply(request: Any) -> Any:
     last = request.messages[-1]
     if not isinstance(last, UserMessage):
         return text("Waited.")
+    if last.text == "Busy.":
+        return failure(RateLimited("no more requests", retry_after_s=40.0))
     return tool_call("wait") if last.text == "Wait." else text(f"Said: {last.text}")
 
 
@@ -172,6 +175,7 @@ async def test_a_tab_finds_its_way_in_and_to_the_message_field(browser: Any, mod
         await _is_missed_when_it_is_silent(world)
         await _rests_while_it_is_hidden(world)
         await _comes_again_when_it_is_told(world)
+        await _counts_down_while_the_model_is_busy(world)
         await _tells_that_the_server_is_away(world)
 
 
@@ -282,6 +286,23 @@ async def _comes_again_when_it_is_told(world: World) -> None:
     await world.page.sees(".chip.ready")
     assert len(asked) == 2
     await tab.unroute_all()
+
+
+async def _counts_down_while_the_model_is_busy(world: World) -> None:
+    """By the length of the wait, as the clock of this machine is wrong, and to the turn's end."""
+    tab = world.page.tab
+    await world.shows("busy", "One.")
+    await world.page.sees(".chip.ready")
+    await world.page.say("Busy.")
+    await world.page.sees("#announcer:has-text('The model is busy. Trying again in 40 s.')")
+    await world.page.sees(".notice small:has-text('no more requests')")
+    await tab.clock.fast_forward(28_000)
+    await world.page.sees(".notice:text-matches('is busy[.] Trying again in (1[0-2]|[1-9]) s[.]')")
+    await tab.clock.fast_forward(12_000)
+    await world.page.sees(".notice:text-matches('is busy[.] Trying again[.]')")
+    await tab.click(".composer button:has-text('Stop')")
+    await world.page.sees(".turn-end.cancelled")
+    assert await tab.is_hidden(".notice")
 
 
 async def _tells_that_the_server_is_away(world: World) -> None:

@@ -8,6 +8,7 @@ line is ever overwritten.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
@@ -43,6 +44,7 @@ _ARGS_CHARS = 100
 _RESULT_CHARS = 160
 _REPORT_CHARS = 40
 _PAST_CHARS = 300
+_LONG_WAIT_S = 10.0
 
 _WHY = {
     StopReason.LENGTH: "The answer was cut off: the model reached its limit of tokens.",
@@ -62,6 +64,15 @@ class JsonRenderer:
     def show(self, event: AgentEvent) -> None:
         """Print *event*, deltas too."""
         self._terminal.raw_line(json_line(event_to_json(event)))
+
+
+def _clock(retry: StatusChange) -> str:
+    """The local time of a retry, if the reader has to wait long enough to look away."""
+    if retry.next_at is None or (retry.delay_s or 0) < _LONG_WAIT_S:
+        return ""
+    with contextlib.suppress(OverflowError, ValueError):  # a year that no clock of a machine has
+        return f", at {retry.next_at.astimezone():%H:%M:%S}"
+    return ""
 
 
 def json_line(data: object) -> str:
@@ -105,9 +116,9 @@ class TextRenderer:
                 self._begin(event)
             case ServerToolEnd():
                 self._end_served(event)
-            case StatusChange(attempt=int(), reason=reason, delay_s=delay_s):
-                self._aside(f"[{one_line(reason or '', _RESULT_CHARS)}]")
-                self._aside(f"[trying again in {delay_s or 0:.0f} s]")
+            case StatusChange(attempt=int()):
+                self._aside(f"[{one_line(event.reason or '', _RESULT_CHARS)}]")
+                self._aside(f"[trying again in {event.delay_s or 0:.0f} s{_clock(event)}]")
                 self._streamed = False
             case TurnWarning(text=text):
                 self._aside(f"[warning: {text}]")

@@ -24,6 +24,7 @@ from looopy.errors import (
     InvalidLLMResponse,
     InvalidTool,
     LLMError,
+    RateLimited,
     StoreError,
     ValueRefused,
 )
@@ -51,6 +52,7 @@ from looopy.types.event import (
     MessageStart,
     StatusChange,
     TurnWarning,
+    moment_in,
     utc_now,
 )
 from looopy.types.message import AssistantMessage, Message, StopReason, TextContent
@@ -172,6 +174,8 @@ async def call_model(turn: Turn, tools: dict[str, Tool]) -> AsyncGenerator[Out, 
             status=AgentStatus.BUSY,
             attempt=attempts + 1,
             delay_s=delay,
+            next_at=moment_in(delay),
+            rate_limited=isinstance(error, RateLimited),
             reason=str(error),
         )
         with turn.scope:

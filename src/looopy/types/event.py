@@ -15,7 +15,7 @@ each); the assistant's `message_start`, `message_update`* (and `server_tool_star
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Any, ClassVar, Literal, TypeAlias
 
@@ -40,6 +40,14 @@ from looopy.types.state import AgentStatus, Outcome, PendingRequest, pending_to_
 def utc_now() -> datetime:
     """The time of an event: aware, UTC."""
     return datetime.now(UTC)
+
+
+def moment_in(seconds: float) -> datetime:
+    """The time in *seconds* from now: aware, UTC, and at most the end of the year 9999."""
+    try:
+        return utc_now() + timedelta(seconds=seconds)
+    except OverflowError:
+        return datetime.max.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -306,12 +314,23 @@ class ApprovalDecided(Event):
 @quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusChange(Event):
-    """The agent's status changed, or a model call will be tried again (`attempt`, `delay_s`)."""
+    """
+    The agent's status changed, or a model call will be tried again.
+
+    Attributes:
+        attempt: The number of the next attempt of the model call; `None`: no call is repeated.
+        delay_s: The wait before that attempt.
+        next_at: The time of that attempt: aware, UTC. A late view can see how long it still is.
+        rate_limited: The model's server has asked to wait.
+        reason: Why the last attempt failed.
+    """
 
     type: ClassVar[Literal["status_change"]] = "status_change"
     status: AgentStatus
     attempt: int | None = None
     delay_s: float | None = None
+    next_at: datetime | None = None
+    rate_limited: bool = False
     reason: str | None = None
 
 

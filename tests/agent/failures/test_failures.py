@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
 from tests.agent.kit import add, assert_valid, assert_whole, boom, collect, look, types
 
@@ -22,7 +24,7 @@ from looopy.llm.render import NOT_STARTED, OUTCOME_UNKNOWN
 from looopy.testing import ScriptedProvider, failure, text, tool_call
 from looopy.testing.faults import SpyStores
 from looopy.types.config import Hooks, UsageLimit
-from looopy.types.event import MessageEnd, StatusChange
+from looopy.types.event import MessageEnd, StatusChange, utc_now
 from looopy.types.message import AssistantMessage, StopReason, ToolResultMessage, Usage, UserMessage
 from looopy.types.state import AgentStatus, Outcome
 
@@ -90,11 +92,36 @@ async def test_a_transient_failure_is_tried_again(make_agent, stores):
         (AgentStatus.BUSY, 3, 0.0),
     ]
     assert all(r.reason for r in retries)
+    assert [r.rate_limited for r in retries] == [True, False]
     assert [m.text for m in await agent.get_messages()] == ["go", "whole"]
     [_, answer] = [e for e in events if isinstance(e, MessageEnd)]
     assert answer.attempts == 3
     assert provider.requests[0] == provider.requests[1] == provider.requests[2]
     await assert_whole(stores)
+
+
+async def test_a_retry_names_its_time(make_agent, memory_stores):
+    """Also for a wait that no calendar holds; the turn is cancelled within that wait."""
+    provider = ScriptedProvider(
+        [
+            failure(RateLimited("slow", retry_after_s=0.002)),
+            failure(RateLimited("slow", retry_after_s=1e300)),
+        ]
+    )
+    patient = LoopConfig(retry=RetryPolicy(max_server_delay_s=0))
+    agent = await make_agent(provider, stores=memory_stores, loop_config=patient)
+    began, retries = utc_now(), []
+    turn = agent.execute_turn("go")
+    async for event in turn:
+        if isinstance(event, StatusChange):
+            retries.append(event)
+            if event.attempt == 3:
+                turn.cancel()
+    first, second = retries
+    wait = timedelta(seconds=0.002)
+    assert began + wait <= first.next_at <= first.timestamp + wait
+    assert second.next_at == datetime.max.replace(tzinfo=UTC)
+    assert (await turn).outcome is Outcome.CANCELLED
 
 
 async def test_retries_come_to_an_end(make_agent, stores):

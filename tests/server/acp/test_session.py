@@ -10,6 +10,9 @@ from tests.server.obedient import build
 
 from looopy import AuthContext, open_stores
 from looopy.server.protocols.acp.session import Session
+from looopy.server.protocols.acp.updates import Transcript
+from looopy.types.event import StatusChange
+from looopy.types.state import AgentStatus
 
 
 @pytest.fixture
@@ -58,6 +61,16 @@ async def test_a_loaded_session_looks_as_it_was_live(stores):
     assert (diff["path"], diff["oldText"], diff["newText"]) == ("/w/a.txt", "old", "new")
     assert "paid 3" in str(calls[2]["content"])
     assert calls[4]["content"][0]["content"]["text"] == "right"
+
+
+@pytest.mark.parametrize("delay_s", [0.5, 12.0])
+def test_a_long_wait_for_the_model_is_a_notice(delay_s):
+    """It is marked as not the model's; a short wait leaves no sentence in the transcript."""
+    waits = {"status": AgentStatus.BUSY, "attempt": 2, "delay_s": delay_s, "rate_limited": True}
+    shown = list(Transcript("/w").show(StatusChange(context_id="c", turn=1, iteration=1, **waits)))
+    expected = ["The model is busy. Trying again in 12 s."] if delay_s > 1 else []
+    assert [one.content.text for one in shown] == expected
+    assert all("notice" in one.field_meta["looopy"] for one in shown)
 
 
 async def test_an_approval_that_is_given_elsewhere_closes_the_question(stores):

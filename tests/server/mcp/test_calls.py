@@ -78,6 +78,19 @@ async def test_a_conversation_is_continued_by_its_context_id(stores, era):
 
 
 @ERAS
+async def test_a_wait_for_the_model_is_progress(stores, era):
+    """A client that waits for the result sees why."""
+    steps = []
+
+    async def note(_progress, _total, message):
+        steps.append(message)
+
+    async with connected(stores, era) as client:
+        await client.call_tool("ask", {"prompt": "busy"}, progress_callback=note)
+    assert steps[2:] == ["The model is busy. Trying again in 1 s."] * 3
+
+
+@ERAS
 async def test_a_person_answers_by_forms(stores, era):
     """An approval and a question, within one call each."""
     right = ElicitResult(action="accept", content={"value": "right"})

@@ -23,6 +23,7 @@ from looopy.types.message import (
     UserMessage,
 )
 from looopy.types.message_json import message_from_json
+from looopy.types.notices import notice_of
 from looopy.types.request import StreamEvent
 from looopy.types.state import AgentStatus, Outcome, PendingKind, PendingRequest
 
@@ -191,3 +192,21 @@ def test_the_word_of_an_event_follows_from_its_class(cls):
     clash = {"TurnWarning": "warning", "TurnError": "error", "UsageReport": "usage"}
     snake = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
     assert cls.type == clash.get(cls.__name__, snake)
+
+
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        ({}, None),
+        ({"attempt": 2, "delay_s": 0.0}, "The model did not answer. Trying again."),
+        ({"attempt": 2, "delay_s": 11.01}, "The model did not answer. Trying again in 12 s."),
+        (
+            {"attempt": 3, "delay_s": 12.0, "rate_limited": True},
+            "The model is busy. Trying again in 12 s.",
+        ),
+    ],
+)
+def test_a_wait_for_the_model_is_a_sentence(facts, said):
+    """Its seconds are rounded up."""
+    change = events.StatusChange(context_id="c", status=AgentStatus.BUSY, **facts)
+    assert notice_of(change) == said

@@ -22,6 +22,7 @@ import {announce, confirmed, fill, h, refill} from "./dom.js";
 import {markdown} from "./markdown.js";
 import {Pending} from "./pending.js";
 import {
+  again,
   compactCount,
   cost,
   count,
@@ -34,6 +35,7 @@ import {
 
 const CALLS_AT_ONCE = 30; // of one message
 const MORE_CALLS = 200;
+const REASON_CHARS = 200;
 const MOST_ARTIFACTS = 8; // beside the end of a turn; the panel has all
 const OVERTAKEN = ["agent_busy", "input_not_found"]; // refused, as another person was faster
 const REVEALED_AT_ONCE = 200; // messages that are read on the way up to one
@@ -99,6 +101,7 @@ export class Chat {
     sizes.observe(column);
     sizes.observe(this.element);
     this.drawing = 0;
+    this.counting = 0; // the timer of the wait for the next attempt of a model call
     /** An answer that the server did not take. @type {{request: any, error: Problem} | null} */
     this.untaken = null;
     conversation.addEventListener("change", (event) =>
@@ -288,9 +291,15 @@ export class Chat {
   }
 
   noticed() {
-    const {notice, record} = this.conversation;
+    const {notice, record, retry} = this.conversation;
     this.notice.hidden = !notice || [record?.waits_for, record?.error].includes(notice); // told below
-    fill(this.notice, notice);
+    clearTimeout(this.counting);
+    if (!retry) return fill(this.notice, notice);
+    const left = Math.max(0, retry.until - performance.now());
+    const reason = h("small", {}, shortened(retry.reason, REASON_CHARS));
+    fill(this.notice, `${notice} ${again(left)} `, h("br"), reason);
+    if (left && !this.conversation.isClosed)
+      this.counting = setTimeout(() => this.noticed(), left % 1000 || 1000);
   }
 
   /** Messages that no turn has taken yet: a turn that was stopped leaves them to the next one. */

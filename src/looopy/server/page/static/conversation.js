@@ -8,7 +8,7 @@
 
 import {Problem, Unreachable, at, call, follow, get} from "./api.js";
 import {announce} from "./dom.js";
-import {lacksRoom} from "./text.js";
+import {again, lacksRoom} from "./text.js";
 
 export const CLIP = 20_000; // characters of a text that cross the wire unasked
 const PAGE = 40;
@@ -56,6 +56,8 @@ export class Conversation extends EventTarget {
     /** @type {{text: string, thinking: string} | null} */
     this.live = null;
     this.notice = "";
+    /** The wait that the notice is about. @type {{until: number, reason: string} | null} */
+    this.retry = null;
     /** Messages that a running turn has not taken yet. @type {{message: string | any[], how: string}[]} */
     this.queued = [];
     /** @type {number | null} */
@@ -335,7 +337,7 @@ export class Conversation extends EventTarget {
       }
       if (this.closing.signal.aborted) return;
       this.live = null; // it was not committed; if it runs on, it comes again from its beginning
-      this.notice = "";
+      [this.notice, this.retry] = ["", null];
       if (unseen.signal.aborted) {
         await looked();
         tries = -1;
@@ -407,7 +409,7 @@ export class Conversation extends EventTarget {
   grow(part, more) {
     this.live ??= {text: "", thinking: ""};
     this.live[part] += more;
-    if (more) this.notice = "";
+    if (more) [this.notice, this.retry] = ["", null];
     this.emit("live");
   }
 
@@ -475,15 +477,19 @@ export class Conversation extends EventTarget {
   retried(event) {
     if (!event.attempt) return;
     this.live = null;
-    const reason = event.reason ? `: ${event.reason}` : "";
-    const wait = (event.delay_s ?? 0).toFixed(1);
-    this.note(`The model did not answer${reason}. Attempt ${event.attempt} follows in ${wait} s.`);
+    const text = event.rate_limited ? "The model is busy." : "The model did not answer.";
+    const delay = (event.delay_s ?? 0) * 1000;
+    const left = Date.parse(event.next_at) - Date.now(); // if this machine's clock is right
+    const wait = left >= 0 && left <= delay ? left : delay;
+    this.note(text, {until: performance.now() + wait, reason: event.reason ?? ""});
+    announce(`${text} ${again(wait)}`);
     this.emit("live");
   }
 
-  /** @param {string} text */
-  note(text) {
+  /** @param {string} text @param {{until: number, reason: string} | null} [retry] */
+  note(text, retry = null) {
     this.notice = text ?? "";
+    this.retry = retry;
     this.emit("notice");
   }
 
@@ -492,7 +498,8 @@ export class Conversation extends EventTarget {
     this.live = null;
     const ended = new Date().toISOString();
     this.turns.set(event.turn, {...this.turns.get(event.turn), ...event, ended_at: ended});
-    if (lacksRoom(event)) this.note(""); // the open request shows it, with a way to continue
+    // The open request shows a lack of room, with a way to continue; and a wait is over.
+    if (lacksRoom(event) || this.retry) this.note("");
     Object.assign(this.record, {status: "ready", lease: null});
     this.emit("turn", event);
     void this.afterTurn();

@@ -68,6 +68,13 @@ export function size(bytes) {
   return `${(bytes / 1000 ** power).toFixed(1)} ${["B", "kB", "MB", "GB"][power]}`;
 }
 
+/** When the model is called again. @param {number} wait in milliseconds */
+export function again(wait) {
+  const seconds = Math.ceil(wait / 1000);
+  if (!seconds) return "Trying again.";
+  return `Trying again in ${seconds < 60 ? `${seconds} s` : duration(seconds)}.`;
+}
+
 /** Seconds as a duration. @param {number} seconds */
 export function duration(seconds) {
   if (seconds < 0.0005) return "0 ms";

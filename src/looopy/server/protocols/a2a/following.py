@@ -39,6 +39,7 @@ from looopy.types.event import (
     TurnStart,
 )
 from looopy.types.message import AssistantMessage
+from looopy.types.notices import notice_of
 
 Update: TypeAlias = TaskStatusUpdateEvent | TaskArtifactUpdateEvent
 _PAUSE_S: Final = 0.25  # between two chunks: each costs 200 bytes besides its text
@@ -146,12 +147,10 @@ async def updates(
                             waited = False
                             yield status(await reader.status(chain))
                     elif event.turn == chain.last.turn:
-                        if isinstance(event, ArtifactUpdate):
-                            changed = await artifact_update(reader, chain, event)
-                            if changed is not None:
-                                yield changed
-                        else:
-                            text.take(event)
+                        text.take(event)
+                        beside = await _beside(reader, chain, event)
+                        if beside is not None:
+                            yield beside
             return  # the host is about to end
         except SlowReader:
             text.restart()  # read on after the last event; the text so far comes again
@@ -161,6 +160,19 @@ async def ending(reader: TaskReader, chain: Chain) -> TaskStatusUpdateEvent:
     """The last update of a stream of a task that waits or is over."""
     status, name = await reader.status(chain), chain.context.context_id
     return TaskStatusUpdateEvent(task_id=chain.task_id, context_id=name, status=status)
+
+
+async def _beside(reader: TaskReader, chain: Chain, event: AgentEvent) -> Update | None:
+    """The update for an event that is no part of the text: an artifact, or a wait for the model."""
+    if isinstance(event, ArtifactUpdate):
+        return await artifact_update(reader, chain, event)
+    said = notice_of(event)
+    if said is None:
+        return None
+    status = reader.notice(chain, said, event.timestamp)
+    return TaskStatusUpdateEvent(
+        task_id=chain.task_id, context_id=chain.context.context_id, status=status
+    )
 
 
 def _chunk_update(chain: Chain, chunk: str, continues: bool) -> TaskArtifactUpdateEvent:

@@ -230,6 +230,14 @@ class TaskReader:
         status.timestamp.FromDatetime(turn.started_at)
         return status
 
+    def notice(self, chain: Chain, text: str, moment: datetime) -> TaskStatus:
+        """The status of a task that works, with a sentence of looopy's own."""
+        status = TaskStatus(state=TaskState.TASK_STATE_WORKING)
+        status.timestamp.FromDatetime(moment)
+        place = f"{chain.last.turn}.notice.{int(moment.timestamp() * 1000)}"
+        status.message.CopyFrom(self._agent(chain, place, [text_part(text)]))
+        return status
+
     async def ended(self, chain: Chain, turn: TurnRecord) -> TaskStatus:
         """The status that the end of *turn* gave its task; if it asked, only that it did."""
         waits = asks(turn) and (turn is not chain.last or chain.state not in WAITS)

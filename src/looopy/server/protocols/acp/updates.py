@@ -47,6 +47,7 @@ from looopy.types.message import (
     UserBlock,
     UserMessage,
 )
+from looopy.types.notices import notice_of
 from looopy.types.state import PendingKind, PendingRequest
 
 Update: TypeAlias = (
@@ -67,6 +68,7 @@ ToolContent: TypeAlias = (
 )
 
 _TITLE_CHARS: Final = 120
+_WAIT_S: Final = 1.0  # a shorter wait is not worth a sentence that stays in the transcript
 _PATHS: Final = ("path", "file_path", "filepath", "filename", "file", "abs_path")
 # The kind is for the client's icon; it comes from a word of the tool's name.
 _WORDS: Final[Mapping[schema.ToolKind, str]] = {
@@ -136,6 +138,8 @@ class Transcript:
             case StatusChange(attempt=int()):
                 self._streamed = set()
                 self._tries += 1  # the model begins again, with another message
+                if (event.delay_s or 0.0) >= _WAIT_S and (said := notice_of(event)):
+                    yield notice(said, f"retry.{event.turn}.{event.iteration}.{event.attempt}")
             case MessageUpdate():
                 yield from self._delta(event)
             case MessageEnd(message=message):

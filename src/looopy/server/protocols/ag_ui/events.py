@@ -498,7 +498,14 @@ def _aside(event: AgentEvent, ids: CallIds) -> Iterator[Out]:
         case TurnWarning():
             yield _custom("warning", code=event.code, text=event.text)
         case StatusChange(attempt=int()):
-            yield _custom("retry", attempt=event.attempt, delayS=event.delay_s, reason=event.reason)
+            yield _custom(
+                "retry",
+                attempt=event.attempt,
+                delayS=event.delay_s,
+                nextAt=None if event.next_at is None else event.next_at.isoformat(),
+                rateLimited=event.rate_limited,
+                reason=event.reason,
+            )
         case Compaction():
             yield _custom("compaction", covers=list(event.covers))
         case _:

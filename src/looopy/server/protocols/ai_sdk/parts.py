@@ -388,6 +388,8 @@ class Parts:
                 data = {
                     "attempt": event.attempt,
                     "delayS": event.delay_s,
+                    "nextAt": None if event.next_at is None else event.next_at.isoformat(),
+                    "rateLimited": event.rate_limited,
                     "reason": event.reason,
                 }
                 yield _data("retry", data, passing=True)

@@ -45,6 +45,7 @@ from looopy.types.event import (
     TurnStart,
 )
 from looopy.types.message import AssistantMessage, UserMessage
+from looopy.types.notices import notice_of
 from looopy.types.result import TurnResult
 from looopy.types.state import AgentStatus, Outcome, PendingKind, PendingRequest, pending_to_json
 from mcp import types
@@ -308,7 +309,7 @@ def _said(event: AgentEvent) -> str | None:
         case ToolExecutionUpdate():
             return _short(f"{event.tool_name} {event.partial_result}")
         case _:
-            return None
+            return None if event.path else notice_of(event)
 
 
 def _short(text: str) -> str:

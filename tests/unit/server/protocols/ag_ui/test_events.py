@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from looopy.types.event import (
     MessageStart,
     MessageUpdate,
     ServerToolStart,
+    StatusChange,
     ToolExecutionUpdate,
     TurnEnd,
     TurnError,
@@ -35,7 +37,7 @@ from looopy.types.message import (
     UserMessage,
 )
 from looopy.types.request import StreamEvent
-from looopy.types.state import Outcome
+from looopy.types.state import AgentStatus, Outcome
 
 ONE: dict[str, Any] = {"context_id": "c", "turn": 1, "iteration": 1}
 
@@ -126,11 +128,23 @@ def test_other_events_are_custom_and_those_of_inner_agents_are_left_out():
     report = ToolExecutionUpdate(**ONE, tool_call_id="c1", tool_name="pay", progress=0.5)
     inner = ToolExecutionUpdate(**ONE, tool_call_id="c1", tool_name="pay", path=("agent:inner",))
     steered = MessageEnd(**ONE, message=UserMessage("Wait!"), position=4)
-    outs = _outs(changed, report, inner, steered)
-    assert [out["name"] for out in outs if out["type"] == "CUSTOM"] == [
+    moment = datetime(2026, 1, 2, tzinfo=UTC)
+    waits: dict[str, Any] = {"attempt": 2, "delay_s": 1.0, "next_at": moment, "reason": "busy"}
+    retry = StatusChange(**ONE, status=AgentStatus.BUSY, rate_limited=True, **waits)
+    outs = _outs(changed, report, retry, inner, steered)
+    custom = [out for out in outs if out["type"] == "CUSTOM"]
+    assert [out["name"] for out in custom] == [
         "looopy.artifact",
         "looopy.progress",
+        "looopy.retry",
     ]
+    assert custom[-1]["value"] == {
+        "attempt": 2,
+        "delayS": 1.0,
+        "nextAt": "2026-01-02T00:00:00+00:00",
+        "rateLimited": True,
+        "reason": "busy",
+    }
     assert [out["messageId"] for out in outs if "messageId" in out] == ["message-4"] * 3
 
 

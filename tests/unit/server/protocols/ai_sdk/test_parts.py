@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 from looopy import ImageContent, TextContent
@@ -239,6 +240,7 @@ def test_an_event_without_a_part_becomes_a_data_part():
     changed = {"artifact_id": "a.txt", "kind": ArtifactKind.FILE, "version": 3}
     report = {"tool_call_id": "c1", "tool_name": "pay", "partial_result": "half", "progress": 0.5}
     retry = {"status": AgentStatus.BUSY, "attempt": 2, "delay_s": 1.0, "reason": "busy"}
+    retry |= {"next_at": datetime(2026, 1, 2, tzinfo=UTC), "rate_limited": True}
     events = _turn(
         1,
         AssistantMessage((PAY,)),
@@ -260,6 +262,13 @@ def test_an_event_without_a_part_becomes_a_data_part():
         ("data-request", "1.0-c1", False),
     ]
     assert found[-1]["data"]["args"] == {"x": 1}
+    assert found[4]["data"] == {
+        "attempt": 2,
+        "delayS": 1.0,
+        "nextAt": "2026-01-02T00:00:00+00:00",
+        "rateLimited": True,
+        "reason": "busy",
+    }
 
 
 def test_the_output_part_has_the_result_of_the_tool():

@@ -306,7 +306,13 @@ EVENTS = {
         **_BASE, **_NAMED, request_id="r1", decision="expired"
     ),
     "status_change": StatusChange(
-        **_BASE, status=AgentStatus.BUSY, attempt=2, delay_s=0.5, reason="busy"
+        **_BASE,
+        status=AgentStatus.BUSY,
+        attempt=2,
+        delay_s=0.5,
+        next_at=_BASE["timestamp"],
+        rate_limited=True,
+        reason="busy",
     ),
     "usage": UsageReport(**_BASE, usage=USAGE, turn_usage=Usage(input=1)),
     "history_cleared": HistoryCleared(**_BASE, covers=(1, 9)),
