@@ -7,14 +7,19 @@ import logging
 import threading
 
 import pytest
-from tests.own_stores import Contents, Documents, JsonLines, Table
+from tests.own_stores import Contents, Documents, JsonLines, StateTable, Table
 
-from looopy import Agent
+from looopy import Agent, LoopConfig
 from looopy.errors import ConfigurationError, StoreUnavailable
 from looopy.stores.bundle import Stores
 from looopy.stores.plain.state import InProcess
 from looopy.testing import ScriptedProvider, text
 from looopy.types.message import UserMessage
+
+
+@pytest.fixture(autouse=True)
+def epochs_begin_at_one():
+    """Let them begin anywhere, as two processes here would otherwise share one."""
 
 
 class Lists:
@@ -32,15 +37,15 @@ class Lists:
         return list(self.rows.get(context_id, ()))
 
 
-def agent_on(stores):
+def agent_on(stores, **options):
     """An agent whose model tells how many messages it was shown."""
     provider = ScriptedProvider(lambda request: text(f"{len(request.messages)} messages"))
-    return Agent("c", llm_provider=provider, stores=stores)
+    return Agent("c", llm_provider=provider, stores=stores, **options)
 
 
-async def talk(stores, *said):
+async def talk(stores, *said, **options):
     """The answers to what is said, by an agent of its own."""
-    async with agent_on(stores) as agent:
+    async with agent_on(stores, **options) as agent:
         return [(await agent.execute_turn(one)).text for one in said]
 
 
@@ -108,6 +113,52 @@ async def test_the_newest_message_is_appended_again_if_the_store_lost_it():
         assert messages.rows["c"][1] == lost
 
 
+async def test_an_append_that_outlasts_the_lease_doubles_nothing(tmp_path):
+    """Another process takes its turn meanwhile; both are in the store, one after the other."""
+    url = f"sqlite:///{tmp_path}/own.db"
+
+    class Slow(Table):
+        def append(self, context_id, messages, position):
+            threading.Event().wait(0.3)
+            super().append(context_id, messages, position)
+
+    config = LoopConfig(lease_ttl_s=0.1)
+    async with (
+        Stores.of(Slow(url), state=StateTable(url)) as slow,
+        Stores.of(Table(url), state=StateTable(url)) as quick,
+    ):
+        answers = await asyncio.gather(
+            talk(slow, "a", loop_config=config, on_busy="wait"),
+            talk(quick, "b", loop_config=config, on_busy="wait"),
+        )
+        assert sorted(one for (one,) in answers) == ["1 messages", "3 messages"]
+        said = [m["content"] for m in Table(url).list("c") if m["role"] == "user"]
+        assert sorted(said) == ["a", "b"]
+        assert len(await slow.messages.list("c")) == 4
+
+
+async def test_a_store_that_takes_all_but_the_newest_message_is_refused_at_its_first_append():
+    """The list that comes back is shorter than the one that was given."""
+
+    class Short(Lists):
+        async def append(self, context_id, messages):
+            await super().append(context_id, messages[:-1])
+
+    async with Stores.of(Short()) as stores:
+        with pytest.raises(StoreUnavailable, match="`list` did not return message 1 of context"):
+            await talk(stores, "a")
+
+
+async def test_methods_of_a_store_that_looopy_does_not_need_are_not_called():
+    """`get_recent` may return any objects."""
+
+    class Odd(Lists):
+        get_recent = count = compact = None
+
+    async with Stores.of(Odd()) as stores:
+        assert await talk(stores, "a", "b") == ["1 messages", "3 messages"]
+
+
 def swapped(rows):
     """In another order."""
     rows[0], rows[1] = rows[1], rows[0]
@@ -122,6 +173,10 @@ def swapped(rows):
         (lambda rows: rows.append(object()), "item 4 is object, not a message"),
         (lambda rows: rows.append({"role": "user", "content": 5}), "item 4: "),
         (lambda rows: rows.append({"no": "role"}), "item 4: .*a message needs a role"),
+        (
+            lambda rows: rows.append(UserMessage("x")),
+            "item 4 is not of context 'c' as looopy knows",
+        ),
     ],
 )
 @pytest.mark.parametrize("running", [True, False])
@@ -182,8 +237,12 @@ async def test_what_a_store_lacks_is_refused_by_name(tmp_path):
 
 async def test_a_state_store_without_a_way_to_compare_warns_once(tmp_path, caplog):
     """And one with it does not."""
+    state = Documents(tmp_path)
     with caplog.at_level(logging.WARNING, logger="looopy"):
-        async with Stores.of(Lists(), state=Documents(tmp_path)) as stores:
+        for _ in range(2):
+            async with Stores.of(Lists(), state=state) as stores:
+                await talk(stores)
+        async with Stores.of(Lists()) as stores:
             await talk(stores, "a", "b")
     (warning,) = [one.getMessage() for one in caplog.records]
     assert warning.startswith("Documents has no method `compare_and_set`: two processes")
@@ -195,6 +254,138 @@ async def test_stores_that_do_not_belong_together_are_refused(tmp_path):
     await talk(Stores.of(Lists(), state=state), "a")
     with pytest.raises(StoreUnavailable, match="did not return message 1 of context 'c'"):
         await talk(Stores.of(Lists(), state=state), "b")
+
+
+async def test_two_state_stores_over_one_message_store_are_refused():
+    """One agent has a past that the other one does not know."""
+    messages = Lists()
+    async with Stores.of(messages) as one, Stores.of(messages) as other, agent_on(one) as agent:
+        await agent.execute_turn("a")
+        assert await talk(other, "b") == ["3 messages"]
+        with pytest.raises(StoreUnavailable, match="another agent with another state store"):
+            await agent.execute_turn("c")
+        assert len(messages.rows["c"]) == 4
+
+
+async def test_foreign_messages_without_compare_and_set_are_left_out_with_a_warning(
+    tmp_path, caplog
+):
+    """Without a way to compare, the messages of a turn that failed later may be there."""
+    async with Stores.of(messages := Lists(), state=Documents(tmp_path)) as stores:
+        await talk(stores, "a")
+        messages.rows["c"].append(UserMessage("of a turn that failed"))
+        caplog.clear()
+        assert await talk(stores, "b") == ["3 messages"]
+    assert "messages=Lists: `list` item 2 is not of context 'c'" in caplog.text
+
+
+async def test_artifacts_in_another_store_are_reported(tmp_path):
+    """The state store says that they are there."""
+    state = InProcess()
+    async with (
+        Stores.of(Lists(), Contents(tmp_path / "a"), state) as one,
+        Stores.of(Lists(), Contents(tmp_path / "b"), state) as other,
+    ):
+        await one.artifacts.save("c", "report", b"words")
+        with pytest.raises(
+            StoreUnavailable, match="artifacts=Contents: `load` raised FileNotFound"
+        ):
+            await other.artifacts.load("c", "report")
+
+
+@pytest.mark.parametrize(
+    ("key", "spoilt", "says"),
+    [
+        ("c", {"created_at": "one"}, "returned a part of 'c' otherwise than it was saved"),
+        ("c#log/0", {"turns": None}, "returned a part of 'c' otherwise than it was saved"),
+        ("c", {"format": 0}, "returned 'c' in the format 0, but this version reads format 1"),
+    ],
+)
+async def test_a_document_that_was_spoilt_is_refused(key, spoilt, says):
+    """A number, a part of the log, the format."""
+    state = InProcess()
+    async with Stores.of(messages := Lists(), state=state) as stores:
+        await talk(stores, "a")
+    (key,) = [one for one in await state.list() if one.partition("-")[0] == key]
+    await state.save(key, {**await state.load(key), **spoilt})
+    async with Stores.of(messages, state=state) as stores:
+        with pytest.raises(StoreUnavailable, match=f"state=InProcess: `load` {says}"):
+            await talk(stores, "b")
+
+
+@pytest.mark.parametrize("raises", [True, False])
+async def test_a_state_store_whose_answer_was_lost_doubles_nothing(raises):
+    """The document is looked for, and found."""
+
+    class Lossy(InProcess):
+        writes = 0
+
+        async def compare_and_set(self, key, document, revision):
+            written = await super().compare_and_set(key, document, revision)
+            self.writes += 1
+            if raises and self.writes % 2:
+                raise ConnectionError("the answer was lost")
+            return written and not self.writes % 2
+
+    async with Stores.of(messages := Lists(), state=Lossy()) as stores:
+        assert await talk(stores, "a", "b") == ["1 messages", "3 messages"]
+    assert len(messages.rows["c"]) == 4
+
+
+async def test_a_state_store_that_writes_nothing_is_given_up():
+    """The error names the method, after some tries."""
+
+    class Stuck(InProcess):
+        async def compare_and_set(self, key, document, revision):
+            return False
+
+    async with Stores.of(Lists(), state=Stuck()) as stores:
+        with pytest.raises(StoreUnavailable, match="state=Stuck: `compare_and_set` wrote nothing"):
+            await talk(stores, "a")
+
+
+async def test_messages_of_a_later_head_are_read_with_that():
+    """Another process takes a turn between the look at a document and the look at messages."""
+    messages, state = Lists(), InProcess()
+
+    class Late(Lists):
+        others = 1
+
+        async def list(self, context_id):
+            if messages.rows and self.others:
+                self.others = 0
+                await talk(Stores.of(messages, state=state), "b")
+            return await messages.list(context_id)
+
+        async def append(self, context_id, given):
+            await messages.append(context_id, given)
+
+    await talk(Stores.of(messages, state=state), "a")
+    assert await talk(Stores.of(Late(), state=state), "c") == ["5 messages"]
+
+
+async def test_a_deletion_that_another_process_overtook_is_made_again():
+    """A message to the inbox comes between."""
+
+    class Busy(InProcess):
+        is_busy = False
+
+        async def compare_and_set(self, key, document, revision):
+            if self.is_busy:
+                self.is_busy = False
+                head = await self.load(key)
+                await self.save(key, {**head, "revision": revision + 1, "stamp": "another"})
+            return await super().compare_and_set(key, document, revision)
+
+    class Clearing(Lists):
+        async def clear(self, context_id):
+            self.rows.pop(context_id, None)
+
+    async with Stores.of(messages := Clearing(), state=(state := Busy())) as stores:
+        await talk(stores, "a")
+        state.is_busy = True
+        await stores.state.delete("c")
+        assert (messages.rows, await state.list()) == ({}, [])
 
 
 async def test_messages_that_were_there_before_are_the_past_of_a_context(tmp_path):

@@ -141,10 +141,15 @@ class PlainBackend(Contexts):
                     await self._bring(key, looks=looks)
                     result = await step()
                     await self._write(key)
-                except BaseException as error:
+                except Overtaken:
                     self._forget(key)
-                    if not isinstance(error, Overtaken) or number == _TRIES:
-                        raise
+                    if number == _TRIES:
+                        raise self.state.calls.wrong(
+                            "compare_and_set", f"wrote nothing to {key_of(*key)!r}, {number} times"
+                        ) from None
+                except BaseException:
+                    self._forget(key)
+                    raise
                 else:
                     return result
             await asyncio.sleep(random.random() * number * _PAUSE_S)  # noqa: S311
@@ -173,9 +178,10 @@ class PlainBackend(Contexts):
             await self._adopt(key)
             return
         if head.get("format") != FORMAT:
-            raise StoreUnavailable(
-                f"{self.state.calls.name} has {key_of(*key)!r} in the format"
-                f" {head.get('format')!r}: this version reads format {FORMAT}"
+            raise self.state.calls.wrong(
+                "load",
+                f"returned {key_of(*key)!r} in the format {head.get('format')!r}, but this version"
+                f" reads format {FORMAT}: give looopy a place of its own",
             )
         if head.get("deleting"):
             await self._delete(key_of(*key), head)
@@ -184,7 +190,6 @@ class PlainBackend(Contexts):
         is_known = kept is not None and kept.stamp == head["stamp"]
         if is_known and (not looks or await self._has_all(key)):
             return
-        found = context_from_json(head)
         chapters = await self.state.chapters(key_of(*key), head["chapters"])
         if chapters is None:  # another process has written since
             if not tries:
@@ -193,10 +198,25 @@ class PlainBackend(Contexts):
                 )
             await self._bring(key, looks=looks, tries=tries - 1)
             return
-        log = Log(chapters, found)
+        try:
+            found = context_from_json(head)
+            log = Log(chapters, found)
+        except (LookupError, TypeError, ValueError) as error:
+            raise self.state.calls.wrong(
+                "load", f"returned a part of {key_of(*key)!r} otherwise than it was saved: {error}"
+            ) from error
         if head["cleared"] or head["removed"]:
             await self._remove(key_of(*key), head)
-        found.messages = await self.messages.placed(key_of(*key), log.places, head["unwritten"])
+        is_own = self.state.compares and not found.cleared_seq
+        try:
+            found.messages = await self.messages.placed(
+                key_of(*key), log.places, head["unwritten"], is_own=is_own
+            )
+        except StoreUnavailable:
+            if not tries or not await self.state.has_moved(key_of(*key), head):
+                raise
+            await self._bring(key, looks=looks, tries=tries - 1)  # they are of a later head
+            return
         self._contexts[key] = found
         self._kept[key] = _Kept(
             revision=head["revision"],
@@ -246,9 +266,7 @@ class PlainBackend(Contexts):
         first = max(kept.position, context.visible_from - 1)
         new = context.messages[first - context.visible_from + 1 :]
         document = {
-            "format": FORMAT,
-            "revision": kept.revision + 1,
-            "stamp": secrets.token_hex(8),
+            **self._next(kept.revision),
             **head,
             "chapters": chapters,
             "unwritten": [one.body for one in new],
@@ -276,6 +294,10 @@ class PlainBackend(Contexts):
             loaded=kept.loaded,
             facts=facts,
         )
+
+    @staticmethod
+    def _next(revision: int) -> dict[str, Any]:
+        return {"format": FORMAT, "revision": revision + 1, "stamp": secrets.token_hex(8)}
 
     async def _save_chapters(
         self, context_id: str, context: StoredContext, kept: _Kept, *, cleared: bool
@@ -342,7 +364,7 @@ class PlainBackend(Contexts):
         key = key_of(tenant, context_id)
         head = await self.state.document(key)
         if head is not None:
-            document = {**head, "revision": head["revision"] + 1, "deleting": True}
+            document = {**head, **self._next(head["revision"]), "deleting": True}
             await self.state.save_head(key, document, head["revision"])
             await self._delete(key, document)
         else:

@@ -88,11 +88,15 @@ class ComposedStateStore(InMemoryStateStore):
 
     async def delete(self, context_id: str) -> None:
         """Delete a context that no turn uses."""
-        async with self.backend.reading(self.tenant, context_id):
-            removed = dict(self.backend.contexts)
-            await super().delete(context_id)
-            self.backend.contexts.update(removed)
+        delete_it = super().delete
+
+        async def step() -> None:
+            known = dict(self.backend.contexts)
+            await delete_it(context_id)
+            self.backend.contexts.update(known)
             await self.backend.delete(self.tenant, context_id)
+
+        await self.backend.write(self.tenant, context_id, step)
 
 
 class ComposedJournal(InMemoryJournal):

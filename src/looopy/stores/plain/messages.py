@@ -8,6 +8,7 @@ message that was appended twice, by a process that was taken for dead, is read o
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Final
 
@@ -27,6 +28,7 @@ from looopy.types.message import (
 )
 from looopy.types.message_json import message_from_json
 
+_logger = logging.getLogger("looopy")
 _MESSAGES: Final = (UserMessage, AssistantMessage, ToolResultMessage, CustomMessage)
 
 
@@ -84,13 +86,17 @@ class OwnMessages:
         return [body for _, body in await self.listed(key)]
 
     async def placed(
-        self, key: str, places: list[Placed], unwritten: list[str]
+        self, key: str, places: list[Placed], unwritten: list[str], *, is_own: bool
     ) -> list[StoredMessage]:
         """
         The messages of *places*; appends those of *unwritten* that a dead process has left.
 
+        Args:
+            is_own: All messages of the context must be of *places*. False if a step that does not
+                count may have left others.
+
         Raises:
-            StoreUnavailable: One is missing, changed, or in another order.
+            StoreUnavailable: One is missing, changed, in another order, or of somebody else.
         """
         bodies = await self._bodies(key)
         found = _aligned(places, bodies)
@@ -102,12 +108,13 @@ class OwnMessages:
             bodies = await self._bodies(key)
             found = _aligned(places, bodies)
         self._check_all(key, places, found, bodies)
+        if len(bodies) > len(places):
+            self._check_known(key, {hashed for _, hashed in places}, bodies, is_own=is_own)
         return found
 
     async def has_all(self, key: str, known: list[StoredMessage]) -> bool:
-        """True if the store still has the messages that are in memory."""
-        places = [(one, digest(one.body)) for one in known]
-        return len(_aligned(places, await self._bodies(key))) == len(known)
+        """True if the store still has the messages that are in memory, and no other ones."""
+        return await self._bodies(key) == [one.body for one in known]
 
     async def append(self, key: str, position: int, bodies: list[str]) -> None:
         """
@@ -155,6 +162,21 @@ class OwnMessages:
             f"did not return {number}, which was appended: {len(bodies)} messages are there,"
             f" {len(places)} must be",
         )
+
+    def _check_known(self, key: str, known: set[str], bodies: list[str], *, is_own: bool) -> None:
+        """Report messages that are no copies of known ones, which a late process may append."""
+        strange = [number for number, body in enumerate(bodies) if digest(body) not in known]
+        if not strange:
+            return
+        wrong = self.calls.wrong(
+            self._list,
+            f"item {strange[0]} is not of context {key!r} as looopy knows it: another agent"
+            " with another state store wrote it, or the application, which appends messages with"
+            " `stores.messages.append`",
+        )
+        if is_own:
+            raise wrong
+        _logger.warning("%s; such messages are left out", wrong)
 
 
 def _aligned(places: list[Placed], bodies: list[str]) -> list[StoredMessage]:

@@ -4,13 +4,26 @@ from __future__ import annotations
 
 import json
 import logging
+import weakref
 from collections.abc import Mapping
 from typing import Any
 
+from looopy.errors import StoreUnavailable
 from looopy.stores.plain.calls import Calls
 from looopy.stores.plain.documents import chapter_key
 
 _logger = logging.getLogger("looopy")
+_warned: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def _is_new(store: object) -> bool:
+    """True at the first call with a store; always for one that has no weak reference or hash."""
+    try:
+        known = store in _warned
+        _warned.add(store)
+    except TypeError:
+        return True
+    return not known
 
 
 class Overtaken(Exception):
@@ -27,8 +40,8 @@ class OwnState:
 
     def __init__(self, store: object) -> None:
         self.calls = Calls(store, "state", "load", "save")
-        self._compares = self.calls.has("compare_and_set")
-        if not self._compares:
+        self.compares = self.calls.has("compare_and_set")
+        if not self.compares and _is_new(store):
             _logger.warning(
                 "%s has no method `compare_and_set`: two processes that use one context at the same"
                 " time may both begin a turn, and one of them fails later",
@@ -71,16 +84,33 @@ class OwnState:
             Overtaken: It has another revision.
             StoreUnavailable: The store failed, or returned something else.
         """
-        if not self._compares:
+        try:
+            written = await self._replace(key, document, revision)
+        except StoreUnavailable:
+            if not await self._has(key, document["stamp"]):
+                raise
+            return  # only its answer was lost
+        if not written and not await self._has(key, document["stamp"]):
+            raise Overtaken
+
+    async def _replace(self, key: str, document: dict[str, Any], revision: int) -> bool:
+        if not self.compares:
             await self.calls("save", key, document)
-            return
+            return True
         written = await self.calls("compare_and_set", key, document, revision)
         if not isinstance(written, bool):
             raise self.calls.wrong(
                 "compare_and_set", f"returned {type(written).__name__}, not whether it wrote"
             )
-        if not written:
-            raise Overtaken
+        return written
+
+    async def _has(self, key: str, stamp: str) -> bool:
+        found = await self.document(key)
+        return found is not None and found.get("stamp") == stamp
+
+    async def has_moved(self, key: str, head: Mapping[str, Any]) -> bool:
+        """True if the head of a context is no longer *head*."""
+        return not await self._has(key, head["stamp"])
 
     async def remove(self, key: str) -> None:
         """Remove a document that is no longer needed, if the store can."""
