@@ -94,6 +94,15 @@ class Documents(Folder):
         self._put(self._path(key), json.dumps(document).encode())
 
 
+def _engine(url):
+    if "sqlite" not in url:
+        return sa.create_engine(url)
+    engine = sa.create_engine(url, connect_args={"timeout": _WRITER_S})
+    # A commit of SQLite's usual journal waits several times for the disk.
+    sa.event.listen(engine, "connect", lambda c, _: c.execute("PRAGMA journal_mode=WAL"))
+    return engine
+
+
 def _create(engine, table):
     with contextlib.suppress(sa.exc.OperationalError):  # another process made it meanwhile
         table.metadata.create_all(engine)
@@ -103,9 +112,7 @@ class Table:
     """Messages in a table of the application's own."""
 
     def __init__(self, url):
-        self.engine = sa.create_engine(
-            url, connect_args={"timeout": _WRITER_S} if "sqlite" in url else {}
-        )
+        self.engine = _engine(url)
         self.chat = sa.Table(
             "own_chat",
             sa.MetaData(),
@@ -148,9 +155,7 @@ class StateTable:
     """Documents in a table, with a way to compare."""
 
     def __init__(self, url):
-        self.engine = sa.create_engine(
-            url, connect_args={"timeout": _WRITER_S} if "sqlite" in url else {}
-        )
+        self.engine = _engine(url)
         self.documents = sa.Table(
             "own_documents",
             sa.MetaData(),

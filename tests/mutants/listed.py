@@ -9,6 +9,7 @@ from tests.mutants import (
     of_faces,
     of_hosts,
     of_people,
+    of_plain,
     of_processes,
     of_replays,
     of_rims,
@@ -21,6 +22,7 @@ from tests.mutants import (
 
 MUTANTS = [
     *of_stores.MUTANTS,
+    *of_plain.MUTANTS,
     *of_turns.MUTANTS,
     *of_tools.MUTANTS,
     *of_people.MUTANTS,
