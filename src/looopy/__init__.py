@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from looopy.types.config import LoopConfig as LoopConfig
     from looopy.types.config import ModelOptions as ModelOptions
     from looopy.types.config import RetryPolicy as RetryPolicy
-    from looopy.types.config import UsageLimit as UsageLimit
     from looopy.types.context import AuthContext as AuthContext
     from looopy.types.context import CancelToken as CancelToken
     from looopy.types.context import PromptPart as PromptPart
@@ -122,14 +121,7 @@ _export(
         ".tools.sources.plugin": ("Plugin",),
         ".types.approval": ("Approve", "Deny"),
         ".types.artifact": ("Artifact", "ArtifactKind", "ArtifactStatus"),
-        ".types.config": (
-            "Budget",
-            "Hooks",
-            "LoopConfig",
-            "ModelOptions",
-            "RetryPolicy",
-            "UsageLimit",
-        ),
+        ".types.config": ("Budget", "Hooks", "LoopConfig", "ModelOptions", "RetryPolicy"),
         ".types.context": ("AuthContext", "CancelToken", "PromptPart", "TurnContext"),
         ".types.event": (
             "AgentEvent",

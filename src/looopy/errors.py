@@ -361,9 +361,9 @@ class BudgetExceeded(LimitExceeded):
     """
     A model call does not fit what its owner or tenant may spend in a day or month.
 
-    `limit` names the limit in `Budget`, such as `owner_day.tokens`, and `value` is its value. The
-    period ends at `resets_at`, which is `None` if the call may use more than the whole limit.
-    `waits` is true if there is room once calls that run now have used less than they may.
+    `limit` is the field of `Budget`, `value` its value. The period ends at `resets_at`, which is
+    `None` if the call may use more than the whole limit. `waits` is true if there is room once
+    calls that run now have used less than they may.
     """
 
     resets_at: datetime | None = None

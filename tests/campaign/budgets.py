@@ -57,7 +57,7 @@ from looopy.stores.sql.contexts import spending
 from looopy.stores.sql.contexts.spending import SQLSpending
 from looopy.stores.sql.postgres.driver import PATIENCE_S, PostgresDriver
 from looopy.testing.children import Patience, fork, run
-from looopy.types.config import ModelOptions, RetryPolicy, UsageLimit
+from looopy.types.config import RetryPolicy
 from looopy.types.message import StopReason, Usage
 from looopy.types.request import LLMRequest, StreamEvent, StreamOptions
 
@@ -258,11 +258,8 @@ def _agent(share: Share, context_id: str, model: Model, stores: Stores) -> Agent
         llm_provider=model,
         stores=stores,
         loop_config=LoopConfig(
-            options=ModelOptions(max_tokens=_MAX_TOKENS),
-            budget=Budget(
-                owner_day=UsageLimit(tokens=share.limit),
-                tenant_month=UsageLimit(tokens=2 * share.limit),
-            ),
+            max_tokens=_MAX_TOKENS,
+            budget=Budget(owner_day_tokens=share.limit, tenant_month_tokens=2 * share.limit),
             on_budget="ask" if asks else "stop",
             busy_timeout_s=share.room_s,
             retry=RetryPolicy(attempts=20, base_s=0.01, cap_s=0.05),

@@ -152,6 +152,7 @@ async def _read(turn: RunningTurn) -> None:
         tools=tuple(setup.sources),
         system_prompt=setup.system_prompt,
         config=setup.config,
+        auto_compact=setup.auto_compact,
     )
     context_id, stores = setup.known.context_id, _bare(setup.known.stores)
     kind = None if turn._log is None else turn._log.output_type

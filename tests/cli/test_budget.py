@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from looopy import Agent, AuthContext, Budget, LoopConfig, ModelOptions, UsageLimit, open_stores
+from looopy import Agent, AuthContext, Budget, LoopConfig, open_stores
 from looopy.cli.main import main
 from looopy.errors import AgentBusy
 from looopy.stores import accounts
@@ -35,9 +35,7 @@ ADA, ADAS = AuthContext("ada"), account_of("ada")
 def asking(context_id, stores, script=(), **budget):
     """An agent that asks for more of its budget."""
     model = ScriptedProvider([text(one) if isinstance(one, str) else one for one in script])
-    config = LoopConfig(
-        budget=Budget(**budget), options=ModelOptions(max_tokens=1_000), on_budget="ask"
-    )
+    config = LoopConfig(budget=Budget(**budget), max_tokens=1_000, on_budget="ask")
     return Agent(context_id, llm_provider=model, stores=stores, loop_config=config)
 
 
@@ -57,9 +55,9 @@ async def test_a_turn_that_waits_for_a_budget_says_for_which(tmp_path, run):
     url = f"sqlite:///{tmp_path}/b.db"
     async with open_stores(url) as stores:
         for name, budget in (
-            ("day", {"owner_day": UsageLimit(tokens=5)}),
-            ("month", {"tenant_month": UsageLimit(tokens=5)}),
-            ("turn", {"turn": UsageLimit(tokens=0)}),
+            ("day", {"owner_day_tokens": 5}),
+            ("month", {"tenant_month_tokens": 5}),
+            ("turn", {"tokens": 0}),
         ):
             async with asking(name, stores, **budget) as agent:
                 await agent.execute_turn("Hi.", ADA)
@@ -73,7 +71,7 @@ async def test_a_turn_that_waits_for_a_budget_says_for_which(tmp_path, run):
         _, shown, _ = await run("contexts", "show", "day", "--db", url)
         assert "\nturn 1 waits: this owner has used 0 of 5 tokens" in shown
         assert "\nturn 1  input_required (budget)" in shown
-        async with asking("day", stores, ["Hello."], owner_day=UsageLimit(tokens=5_000)) as agent:
+        async with asking("day", stores, ["Hello."], owner_day_tokens=5_000) as agent:
             await agent.execute_turn(None, ADA)
     _, shown, _ = await run("contexts", "show", "day", "--db", url)
     assert shown.startswith("day  ready  2 turns")
@@ -104,8 +102,7 @@ def build(context_id, stores):
     """The application's agent: Ada's limits are not those of others."""
     tokens = 5_000 if context_id == "a" else 50_000
     config = LoopConfig(
-        budget=Budget(owner_day=UsageLimit(tokens=tokens), tenant_month=UsageLimit(cost_usd=500.0)),
-        options=ModelOptions(max_tokens=1_000),
+        budget=Budget(owner_day_tokens=tokens, tenant_month_cost_usd=500.0), max_tokens=1_000
     )
     return Agent(context_id, llm_provider=Priced([text("Hi.")]), stores=stores, loop_config=config)
 
@@ -115,9 +112,9 @@ async def spend(url):
     async with open_stores(url) as stores:
         async with build("a", stores) as agent:
             await agent.execute_turn("Hi.", ADA)
-        async with asking("b", stores, ["Hi."], owner_day=UsageLimit(tokens=50_000)) as agent:
+        async with asking("b", stores, ["Hi."], owner_day_tokens=50_000) as agent:
             await agent.execute_turn("Hi.", AuthContext("=ben\x1b[31m"))
-        limits = allowances_of(Budget(owner_day=UsageLimit(tokens=1)), "gone")
+        limits = allowances_of(Budget(owner_day_tokens=1), "gone")
         await stores.spending.add(Amount(7, 5, 3), limits)
         yesterday = datetime.now(UTC) - timedelta(days=1)
         return yesterday.date(), account_of("gone")
@@ -217,7 +214,7 @@ async def _is_stuck_only_when_old(stores, monkeypatch):
     async with asking("b", stores, ["Hi."]) as agent:
         await agent.execute_turn("Hi.", ADA)
     await begin(stores, context_id="open", holder="on another machine", ttl_s=0.0)
-    limits = allowances_of(Budget(owner_day=UsageLimit(tokens=1_000)), "ada")
+    limits = allowances_of(Budget(owner_day_tokens=1_000), "ada")
     for context in ("a", "b", "elsewhere", "open"):
         place = Place(digest_of(context), 1)
         await stores.spending.reserve(context, Amount(5, 0, 5), limits, place=place)
@@ -241,7 +238,6 @@ async def _is_stuck_only_when_old(stores, monkeypatch):
 CHILD = """
 import asyncio, sys
 from looopy import AuthContext, open_stores
-from looopy.types.config import UsageLimit
 from tests.cli.test_budget import asking
 
 async def forever(_request):
@@ -250,7 +246,7 @@ async def forever(_request):
 
 async def main():
     async with open_stores(sys.argv[1]) as stores:
-        async with asking("a", stores, [forever], owner_day=UsageLimit(tokens=5_000)) as agent:
+        async with asking("a", stores, [forever], owner_day_tokens=5_000) as agent:
             await agent.execute_turn("Hi.", AuthContext("ada"))
 
 asyncio.run(main())

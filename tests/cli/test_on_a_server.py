@@ -26,7 +26,7 @@ APP = """
 import asyncio
 from pathlib import Path
 
-from looopy import Agent, Budget, LoopConfig, ModelOptions, UsageLimit, tool
+from looopy import Agent, Budget, LoopConfig, tool
 from looopy.testing import ScriptedProvider, text, tool_call
 
 
@@ -52,9 +52,7 @@ def obey(request):
 def build(context_id, stores):
     tokens = 5 if context_id == "poor" else 1_000_000
     config = LoopConfig(
-        budget=Budget(owner_day=UsageLimit(tokens=tokens)),
-        options=ModelOptions(max_tokens=100),
-        on_budget="ask",
+        budget=Budget(owner_day_tokens=tokens), max_tokens=100, on_budget="ask"
     )
     model = ScriptedProvider(obey)
     return Agent(
@@ -148,7 +146,7 @@ def test_contexts_of_a_server_are_used_from_the_command_line(
         assert "no conversations of yours" in run("list").err
         for command in (("send", "poor", "Hi"), ("continue", "poor")):
             waits = run(*command, status=1).err
-            assert waits.count("Budget.owner_day.tokens") == 1
+            assert waits.count("Budget.owner_day_tokens") == 1
             assert re.search(r"^\[turn \d waits: ", waits, re.MULTILINE)
         run("delete", "poor", "--yes")
         assert run("send", "trip", "Hi \x1b[31m").out == "You said: Hi \u241b[31m\n"

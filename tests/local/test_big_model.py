@@ -6,7 +6,6 @@ from looopy import (
     Agent,
     AssistantMessage,
     LoopConfig,
-    ModelOptions,
     TextContent,
     UserMessage,
     open_stores,
@@ -37,7 +36,7 @@ async def test_it_remembers_a_name_and_calls_a_tool_across_a_restart(tmp_path):
 async def test_it_knows_after_a_compaction_what_it_was_told_before(tmp_path):
     """The older part is summarised by the model itself; another agent is asked for the facts."""
     url = f"sqlite:///{tmp_path / 'chat.db'}"
-    config = LoopConfig(options=ModelOptions(max_tokens=70))
+    config = LoopConfig(max_tokens=70)
     chat = (
         "Hi! My name is Maria. My cat is called Pixel and my locker has the number 4711.",
         "Name three rivers in Germany.",

@@ -24,7 +24,7 @@ from looopy.stores.sql.postgres.url import parse
 from looopy.testing import ScriptedProvider, text, tool_call
 from looopy.testing.contracts.erasure import a_whole_context
 from looopy.testing.contracts.turns import CONTEXT, answer, begin, commit, ends, user
-from looopy.types.config import Budget, UsageLimit
+from looopy.types.config import Budget
 from looopy.types.summary import summary_message
 
 
@@ -55,7 +55,7 @@ async def test_no_write_passes_the_fence(place):
         archive = b"".join([piece async for piece in export_contexts(stores, ["idle"])])
         open_turn = await begin(stores, context_id="runs")
         epoch = (await stores.state.load("idle")).epoch
-        allowances = allowances_of(Budget(owner_day=UsageLimit(tokens=9_000)), "ann")
+        allowances = allowances_of(Budget(owner_day_tokens=9_000), "ann")
         at = {"place": Place(digest_of("x"), 1)}
         await stores.spending.reserve("held", Amount(1, 1), allowances, **at)
         journal, state, contexts = stores.journal, stores.state, stores.contexts

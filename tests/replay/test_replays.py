@@ -23,7 +23,7 @@ from looopy.testing.faults import SpyStores
 from looopy.testing.replays import replay_turn
 from looopy.tools import ArtifactTools, Ask, NeedsInput, Skill, Skills
 from looopy.types.approval import Approve, Deny
-from looopy.types.config import LoopConfig, RetryPolicy, UsageLimit
+from looopy.types.config import LoopConfig, RetryPolicy
 from looopy.types.context import SystemPrompt
 from looopy.types.message import AssistantMessage, StopReason, ToolResultMessage
 from looopy.types.state import Outcome, PendingKind
@@ -845,7 +845,7 @@ def test_a_recording_is_a_test(replay_turn, tmp_path):
 
 async def test_a_turn_that_waits_for_a_budget_is_the_same(stores: Stores) -> None:
     """It ended before its next model call, which no limit of today ends."""
-    config = LoopConfig(budget=Budget(turn=UsageLimit(tokens=1)), on_budget="ask")
+    config = LoopConfig(budget=Budget(tokens=1), on_budget="ask")
     model = ScriptedProvider([tool_call("look", word="fern"), text("never")])
     agent = Agent("c", llm_provider=model, tools=[look], stores=stores, loop_config=config)
     async with agent:

@@ -7,7 +7,7 @@ import httpx
 import pytest
 from a2a.types import TaskState
 
-from looopy import Agent, AuthContext, Budget, LoopConfig, ModelOptions, UsageLimit, open_stores
+from looopy import Agent, AuthContext, Budget, LoopConfig, open_stores
 from looopy.errors import ContextNotFound
 from looopy.server import AgentHost, Client
 from looopy.server.app import create_app
@@ -36,9 +36,7 @@ def agent(context_id, stores, tokens=500):
         llm_provider=ScriptedProvider([text("Hello.")]),
         stores=stores,
         loop_config=LoopConfig(
-            budget=Budget(owner_day=UsageLimit(tokens=tokens)),
-            options=ModelOptions(max_tokens=1_000),
-            on_budget="ask",
+            budget=Budget(owner_day_tokens=tokens), max_tokens=1_000, on_budget="ask"
         ),
     )
 
@@ -48,7 +46,7 @@ async def test_each_protocol_names_the_budget_that_is_exhausted(stores):
     async with agent("c", stores) as asking:
         await asking.execute_turn("Hi.")
         said = asking.state.waits_for
-        assert "Budget.owner_day.tokens" in said
+        assert "Budget.owner_day_tokens" in said
         told = _waiting(asking)
         assert said in told.content[0].text
         assert told.structured_content["outcome"] == "input_required"
@@ -90,8 +88,8 @@ async def test_a_client_continues_the_turn_when_there_is_room(stores):
             assert (found["status"], found["interrupted_turn"], found["pending"]) == (
                 "waiting", 1, [],
             )  # fmt: skip
-            assert "Budget.owner_day.tokens" in found["waits_for"]
-            assert found["waits_for_limit"] == "owner_day.tokens"
+            assert "Budget.owner_day_tokens" in found["waits_for"]
+            assert found["waits_for_limit"] == "owner_day_tokens"
             (turn,) = (await client.get("/contexts/c/turns")).json()["items"]
             assert (turn["outcome"], turn["stop_reason"]) == ("input_required", "budget")
             tokens[0] = 5_000
@@ -115,12 +113,10 @@ async def test_an_owner_sees_used_reserved_and_allowed_amounts(stores):
         made.append(context_id)
         tokens = 9_000 if context_id == "large" else 5_000
         budget = Budget(
-            owner_day=UsageLimit(tokens=tokens),
-            owner_month=UsageLimit(cost_usd=2.5),
-            tenant_day=UsageLimit(tokens=10**6),
-            unknown_cost="ignore",
-        )
-        config = LoopConfig(budget=budget, options=ModelOptions(max_tokens=1_000))
+            owner_day_tokens=tokens, owner_month_cost_usd=2.5, unknown_cost="ignore",
+            tenant_day_tokens=10**6,
+        )  # fmt: skip
+        config = LoopConfig(budget=budget, max_tokens=1_000)
         model = ScriptedProvider([text("Hello."), forever])
         return Agent(context_id, llm_provider=model, stores=own, loop_config=config)
 

@@ -23,10 +23,8 @@ from looopy import (
     AuthContext,
     Budget,
     LoopConfig,
-    ModelOptions,
     RetryPolicy,
     ToolContext,
-    UsageLimit,
     open_stores,
     tool,
 )
@@ -73,7 +71,7 @@ async def test_a_turn_is_one_trace(kept):
     model = ScriptedProvider(
         [failure(LLMUnavailable(SAID)), (tool_call("add", a=1, b=2), tool_call("ad")), text("3")]
     )
-    config = LoopConfig(retry=RetryPolicy(base_s=0), options=ModelOptions(temperature=0.5))
+    config = LoopConfig(retry=RetryPolicy(base_s=0), temperature=0.5)
     options = {"tools": [add], "agent_name": "desk", "loop_config": config}
     async with Agent("trip", llm_provider=model, **options) as agent:
         result = await agent.execute_turn(SAID, ADA)
@@ -118,8 +116,8 @@ async def test_a_turn_is_one_trace(kept):
 
 async def test_a_call_without_room_in_a_budget_was_not_cancelled(kept):
     """Its span says why it was not made."""
-    budget = Budget(owner_day=UsageLimit(tokens=10))
-    config = LoopConfig(budget=budget, options=ModelOptions(max_tokens=100), on_budget="ask")
+    budget = Budget(owner_day_tokens=10)
+    config = LoopConfig(budget=budget, max_tokens=100, on_budget="ask")
     async with Agent("trip", llm_provider=ScriptedProvider([]), loop_config=config) as agent:
         await agent.execute_turn("go", ADA)
     assert [kinds(span)[:2] for span in kept.spans()] == [

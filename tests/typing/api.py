@@ -35,7 +35,6 @@ from looopy import (
     Message,
     MessageEnd,
     MessageUpdate,
-    ModelOptions,
     Outcome,
     PendingKind,
     PendingRequest,
@@ -61,7 +60,6 @@ from looopy import (
     TurnStart,
     TurnStream,
     Usage,
-    UsageLimit,
     UserMessage,
     agent_loop,
     agent_loop_continue,
@@ -167,14 +165,10 @@ async def decorated_functions_stay_functions() -> None:
 async def a_service(url: str, token: str) -> None:
     config = LoopConfig(
         max_iterations=5,
-        budget=Budget(
-            turn=UsageLimit(tokens=10_000, cost_usd=0.5),
-            context=UsageLimit(tokens=100_000),
-            context_s=3600,
-        ),
+        budget=Budget(tokens=10_000, cost_usd=0.5, context_tokens=100_000, context_s=3600),
         retry=RetryPolicy(attempts=1),
         on_doom_loop="stop",
-        options=ModelOptions(thinking_level=ThinkingLevel.LOW),
+        thinking_level=ThinkingLevel.LOW,
         thinking_budgets={"low": 4096, ThinkingLevel.HIGH: 20_000},
         hooks=Hooks(get_api_key=lambda _provider, auth: auth and auth.credentials["key"]),
     )

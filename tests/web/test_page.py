@@ -24,13 +24,11 @@ from looopy import (
     Budget,
     ImageContent,
     LoopConfig,
-    ModelOptions,
     Stores,
     TextContent,
     ToolCall,
     ToolContext,
     ToolResultMessage,
-    UsageLimit,
     UserMessage,
     open_stores,
     tool,
@@ -371,11 +369,7 @@ async def _look_at_it(page: Page) -> None:
     assert nodes < 6000
 
 
-POOR = LoopConfig(
-    budget=Budget(owner_day=UsageLimit(tokens=500)),
-    options=ModelOptions(max_tokens=1_000),
-    on_budget="ask",
-)
+POOR = LoopConfig(budget=Budget(owner_day_tokens=500), max_tokens=1_000, on_budget="ask")
 ENGLAND = "\U0001f3f4" + "".join(chr(0xE0000 + ord(one)) for one in "gbeng\x7f")  # its flag
 SECRET = "canary-5f0c-correct-horse"
 KINDS: dict[str, Any] = {
@@ -745,7 +739,7 @@ async def _waits_for_a_budget(page: Page, host: AgentHost) -> None:
     await page.tab_to("#composer", "Shift+Tab")
     await page.say("Hi.")
     await page.sees(".turn-end:has-text('Turn 1: waits for your budget of the day to be raised')")
-    await page.sees(".bar:has-text('Budget.owner_day.tokens')", ".chip.waiting:has-text('budget')")
+    await page.sees(".bar:has-text('Budget.owner_day_tokens')", ".chip.waiting:has-text('budget')")
     await page.tab_to(".bar button.main")
     await page.press("Enter")  # nobody has raised it
     await page.sees(".bar:has-text('Turn 2 waits')")
@@ -764,7 +758,7 @@ async def _waits_for_a_budget(page: Page, host: AgentHost) -> None:
     assert not await tab.eval_on_selector(".budget", wide)
     await tab.set_viewport_size({"width": 1440, "height": 900})
     async with host.agent("poor", AuthContext("local")) as agent:
-        more = Budget(owner_day=UsageLimit(tokens=50_000, cost_usd=5.0), unknown_cost="ignore")
+        more = Budget(owner_day_tokens=50_000, owner_day_cost_usd=5.0, unknown_cost="ignore")
         agent.loop_config = replace(POOR, budget=more)
     await tab.evaluate("location.hash = '#/c/poor/usage'")
     plotted = ".plot:has-text('Tokens by turn') svg"
@@ -810,7 +804,7 @@ async def _marks_a_wait_for_the_budget(page: Page) -> None:
     await page.sees(".panel .legend:has-text('$ budget')")
     assert await page.tab.locator(".panel .mark.budget text").all_text_contents() == ["$", "$"]
     titles = await page.tab.locator(".panel .mark title").all_text_contents()
-    waits = re.compile(r"[\d:]+ Waits for the budget: .*Budget\.owner_day\.tokens")
+    waits = re.compile(r"[\d:]+ Waits for the budget: .*Budget\.owner_day_tokens")
     assert [bool(waits.match(one)) for one in titles] == [True, True], titles
     assert not await page.tab.is_visible(".panel .legend:has-text('question')")
     await page.tab.set_viewport_size({"width": 375, "height": 780})

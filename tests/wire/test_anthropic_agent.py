@@ -25,7 +25,7 @@ from tests.wire.fake_anthropic import (
 )
 from tests.wire.fake_openai import CUT, HOLD, Answer
 
-from looopy import Agent, AuthContext, Hooks, LoopConfig, ModelOptions, RetryPolicy, ThinkingLevel
+from looopy import Agent, AuthContext, Hooks, LoopConfig, RetryPolicy, ThinkingLevel
 from looopy.errors import HistoryRejected, LLMUnavailable, MissingKey
 from looopy.llm.anthropic.provider import AnthropicProvider
 from looopy.types.message import (
@@ -38,7 +38,7 @@ from looopy.types.message import (
 from looopy.types.state import AgentStatus
 
 AT_ONCE = RetryPolicy(attempts=2, base_s=0)
-THINKING = LoopConfig(options=ModelOptions(thinking_level=ThinkingLevel.LOW), retry=AT_ONCE)
+THINKING = LoopConfig(thinking_level=ThinkingLevel.LOW, retry=AT_ONCE)
 
 
 def add(a: int, b: int) -> int:
@@ -285,7 +285,9 @@ async def test_the_key_of_a_user_goes_with_each_call_and_nowhere_else(url, tmp_p
 async def test_the_session_and_the_options_of_a_turn_reach_the_wire(url):
     """What `LoopConfig` says of a call; the context is the session, and can change."""
     config = LoopConfig(
-        options=ModelOptions(temperature=0.25, max_tokens=5000, thinking_level=ThinkingLevel.HIGH),
+        temperature=0.25,
+        max_tokens=5000,
+        thinking_level=ThinkingLevel.HIGH,
         thinking_budgets={"high": 3000},
     )
     async with FakeAnthropic(says("a"), says("b"), says("c")) as server:

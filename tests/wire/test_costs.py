@@ -10,16 +10,7 @@ from tests.wire.fake_anthropic import MODEL, started
 from tests.wire.fake_openai import HOLD, Answer
 from tests.wire.three import APIS, half, last_event, refuses, says, serving
 
-from looopy import (
-    Agent,
-    Budget,
-    LoopConfig,
-    ModelOptions,
-    RetryPolicy,
-    UsageLimit,
-    open_stores,
-    tool,
-)
+from looopy import Agent, Budget, LoopConfig, RetryPolicy, open_stores, tool
 from looopy.errors import ConfigurationError, how_to_install
 from looopy.llm.prices import Prices
 from looopy.stores.contexts.spending import NOTHING, Amount, account_of
@@ -85,20 +76,20 @@ async def test_the_cost_of_a_model_that_nobody_sells_is_not_known(api):
 
 
 @APIS
-@pytest.mark.parametrize("limit", ["turn", "context"])
+@pytest.mark.parametrize("limit", ["cost_usd", "context_cost_usd"])
 @pytest.mark.parametrize("where", [{}, {"price_as": "openai", "model": "mine"}])
 async def test_no_agent_starts_whose_budget_would_be_ignored(api, limit, where):
     """Its text names the ways out, and one of them is a word in the budget."""
     given = {"model": SOLD[api][0], **where}
     async with serving(api, says(api, "ok"), **given) as (server, made):
-        config = LoopConfig(budget=Budget(**{limit: UsageLimit(cost_usd=1.0)}))
+        config = LoopConfig(budget=Budget(**{limit: 1.0}))
         agent = Agent("ada", llm_provider=made, loop_config=config)
         with pytest.raises(ConfigurationError, match=r"price_as.*unknown_cost") as refused:
             await agent.start()
         assert how_to_install("prices") in str(refused.value)
         await agent.shutdown()
         assert server.received == []
-        told = LoopConfig(budget=Budget(**{limit: UsageLimit(cost_usd=1.0)}, unknown_cost="ignore"))
+        told = LoopConfig(budget=Budget(**{limit: 1.0}, unknown_cost="ignore"))
         async with Agent("ada", llm_provider=made, loop_config=told) as agent:
             result = await agent.execute_turn("hello")
             assert result.outcome is Outcome.COMPLETED
@@ -146,7 +137,7 @@ async def test_a_budget_of_money_ends_a_turn():
         return "seen"
 
     asks = answers(calls(0, "c1", "look", "{}"))
-    config = LoopConfig(budget=Budget(turn=UsageLimit(cost_usd=1e-6)))
+    config = LoopConfig(budget=Budget(cost_usd=1e-6))
     async with (
         serving("responses", asks, model="gpt-5", price_as="openai") as (server, made),
         Agent("ada", llm_provider=made, tools=[look], loop_config=config) as agent,
@@ -161,10 +152,8 @@ async def test_a_day_is_charged_what_the_list_says(api):
     """To a billionth of a dollar, after more was reserved; a refused call is free."""
     model, sold_by, _ = SOLD[api]
     busy = refuses(api, 503, "busy")
-    budget = Budget(owner_day=UsageLimit(cost_usd=5.0))
-    config = LoopConfig(
-        budget=budget, options=ModelOptions(max_tokens=1_000), retry=RetryPolicy(base_s=0)
-    )
+    budget = Budget(owner_day_cost_usd=5.0)
+    config = LoopConfig(budget=budget, max_tokens=1_000, retry=RetryPolicy(base_s=0))
     async with (
         open_stores("memory:") as stores,
         serving(api, busy, says(api, "ok"), model=model, price_as=sold_by) as (server, made),
@@ -182,8 +171,8 @@ async def test_a_day_is_charged_what_the_list_says(api):
 async def test_the_dearest_price_is_reserved(api):
     """An input that is written to the cache may cost more than one that is not."""
     model, sold_by, per_million = SOLD[api]
-    budget = Budget(owner_day=UsageLimit(cost_usd=5.0))
-    config = LoopConfig(budget=budget, options=ModelOptions(max_tokens=1_000_000))
+    budget = Budget(owner_day_cost_usd=5.0)
+    config = LoopConfig(budget=budget, max_tokens=1_000_000)
     async with (
         open_stores("memory:") as stores,
         serving(api, model=model, price_as=sold_by) as (server, made),
@@ -195,7 +184,7 @@ async def test_the_dearest_price_is_reserved(api):
         assert made.cost_of(Usage(input=1, output=1), "a model that nobody sells").cost is None
     assert per_million[1] > 5
     assert (result.stop_reason, server.received) == (StopReason.BUDGET, [])
-    assert result.error.limit == "owner_day.cost_usd"
+    assert result.error.limit == "owner_day_cost_usd"
 
 
 async def test_a_stored_call_keeps_the_price_of_its_time(monkeypatch):

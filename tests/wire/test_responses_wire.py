@@ -16,7 +16,7 @@ from tests.wire.fake_responses import (
 )
 from tests.wire.three import ADD, ASK, PNG, play
 
-from looopy import Agent, LoopConfig, ModelOptions, tool
+from looopy import Agent, LoopConfig, tool
 from looopy.errors import (
     ConfigurationError,
     UnsupportedOption,
@@ -217,7 +217,7 @@ async def test_a_turn_with_tools_keeps_its_reasoning():
         replies("You are welcome."),
     ]
     async with serving(*given) as (server, provider):
-        config = LoopConfig(options=ModelOptions(thinking_level=ThinkingLevel.LOW))
+        config = LoopConfig(thinking_level=ThinkingLevel.LOW)
         async with Agent("ada", llm_provider=provider, tools=[add], loop_config=config) as agent:
             result = await agent.execute_turn("2 + 3?")
             again = await agent.execute_turn("Thanks!")

@@ -67,6 +67,8 @@ class Agent:
         loop_config: Limits and choices of a turn.
         auto_save: `False` keeps turns in memory until `save_state()`, `pause()` or `shutdown()`; a
             crash loses them.
+        auto_compact: Summarise the older part of a history that exceeds `max_messages` or
+            `history_tokens`, before the model call; otherwise the turn warns once.
         on_busy: If a turn already runs on the context: `"reject"` raises `AgentBusy`, `"wait"`
             waits up to `LoopConfig.busy_timeout_s`.
         agent_name: For people and traces.
@@ -91,6 +93,7 @@ class Agent:
         stores: Stores | str = "memory:",
         loop_config: LoopConfig | None = None,
         auto_save: bool = True,
+        auto_compact: bool = False,
         on_busy: Literal["reject", "wait"] = "reject",
         agent_name: str = "agent",
         auth_key: str | bytes | None = None,
@@ -110,6 +113,7 @@ class Agent:
         self.agent_name = agent_name
         self.loop_config = loop_config or LoopConfig()
         self.auto_save = auto_save
+        self.auto_compact = auto_compact
         self.on_busy: Literal["reject", "wait"] = on_busy
         own = (message_store, artifact_store, state_store)
         where = stores if own == (None, None, None) else stores_of(stores, *own)
@@ -753,6 +757,7 @@ class Agent:
             stores=where if where != "memory:" or stores is None else stores,
             loop_config=self.loop_config,
             auto_save=True,  # or a crash would lose its work
+            auto_compact=self.auto_compact,
             on_busy="wait",  # an earlier run of the same call may be about to end
             agent_name=self.agent_name,
             auth_key=None,

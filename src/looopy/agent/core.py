@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         agent_name: str
         loop_config: LoopConfig
         auto_save: bool
+        auto_compact: bool
         on_busy: Literal["reject", "wait"]
 
 

@@ -184,6 +184,7 @@ class Dispatcher:
             config=config,
             system_prompt=core.system_prompt,
             keys=core.keys,
+            auto_compact=core.options.auto_compact,
             buffer=None if core.options.auto_save else core.buffer,
             subscribers=core.subscribers,
             ended=core.idle,

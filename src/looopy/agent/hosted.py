@@ -42,6 +42,7 @@ class Making:
     tools: Sequence[ToolSource]
     system_prompt: SystemPrompt
     config: LoopConfig
+    auto_compact: bool
 
     def provider(self) -> LLMProvider:
         """The provider, without a key if it is named; or `ConfigurationError`."""
@@ -172,6 +173,7 @@ class HostPort:
             tools=core.resources.tools,
             system_prompt=core.system_prompt,
             config=core.options.loop_config,
+            auto_compact=core.options.auto_compact,
         )
 
     async def listed_tools(self) -> Mapping[str, Tool]:

@@ -43,6 +43,7 @@ class TurnSetup:
     Attributes:
         known: The context as the agent last saw it; the turn keeps it up to date.
         keys: Makes and keeps the keys that credentials are encrypted to.
+        auto_compact: Summarise a history that the model would not see whole.
         buffer: Takes the turn instead of the store (`auto_save=False`).
         ended: Called when the turn is over, before its last event is shown.
         watch: Shows the accepted turn of a number, to its end, to the viewers of the turn that
@@ -56,6 +57,7 @@ class TurnSetup:
     config: LoopConfig
     system_prompt: SystemPrompt
     keys: KeyRing
+    auto_compact: bool
     buffer: "list[BufferedTurn] | None"
     subscribers: Subscribers
     ended: Callable[[], object]

@@ -171,6 +171,7 @@ class RunningTurn:
                 inbox=log.inbox or Inbox(),
                 view=known.view,
                 output_type=log.output_type,
+                auto_compact=self.setup.auto_compact,
                 spent=spent_before(log.state),
                 meter=ledger,
                 watched=self.broadcast.watched,

@@ -189,7 +189,7 @@ def context_line(item: Mapping[str, Any]) -> str:
 def _budget(item: Mapping[str, Any]) -> str:
     """The budget that has no room for a turn, in a few words."""
     whose, _, rest = (item["waits_for_limit"] or "").partition("_")
-    period = rest.partition(".")[0]
+    period = rest.partition("_")[0]
     if whose == "tenant":
         return f"the tenant's budget of the {period}"
     if whose == "owner":

@@ -34,14 +34,14 @@ async def before_call(turn: Turn) -> bool:
     """
     given = turn.given
     turn.progress.compacted = True
-    if given.config.auto_compact:
+    if given.auto_compact:
         window = turn.progress.abilities.window_tokens
         return await _compact(turn, given.view.limits(given.config, window).half(), surely=False)
     if not given.view.told:
         given.view.told = True
         text = (
-            "the model is no longer shown the beginning of the conversation: see compact(),"
-            " LoopConfig.auto_compact, max_messages and history_tokens"
+            "the model is no longer shown the beginning of the conversation: see auto_compact,"
+            " compact(), LoopConfig.max_messages and LoopConfig.history_tokens"
         )
         turn.out.warn("history_cut", text)
     return False

@@ -40,6 +40,7 @@ class Given:
         keys: Makes the keys that credentials are encrypted to.
         inbox: Brings steering and follow-ups.
         output_type: The type of the answer; `None`: any.
+        auto_compact: True if the turn summarises a history that the model would not see whole.
         spent: The usage of the context's turns before this one.
         meter: Counts model calls of tools in accounts that limit them; `None`: there are none.
         watched: Returns false if no subscriber would see a delta now, which then is not made;
@@ -57,6 +58,7 @@ class Given:
     keys: KeyRing = field(default_factory=KeyRing)
     inbox: Inbox = field(default_factory=Inbox)
     output_type: OutputType | None = None
+    auto_compact: bool = False
     spent: Spent = field(default_factory=Spent)
     meter: "Meter | None" = None
     watched: Callable[[], bool] | None = None

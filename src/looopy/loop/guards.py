@@ -97,7 +97,6 @@ class Guards:
         budget, spent = self.config.budget, self.spent
         if not budget.has_limits:
             return None
-        turn, context = budget.turn, budget.context
         usage = self.usage + self.charged
         whole = spent.usage + usage
         tokens = whole.total_tokens
@@ -107,34 +106,33 @@ class Guards:
         cost = 0.0 if whole.cost is None else whole.cost.total
         seconds = spent.seconds + self.clock() - self._began
         for name, limit, used, text in (
-            ("turn.tokens", turn.tokens, usage.total_tokens, "the turn has used {} of {} tokens"),
-            ("turn.cost_usd", turn.cost_usd, cost_usd, "the turn has cost {} of {} dollars"),
-            ("context.tokens", context.tokens, tokens, "{} of {} tokens are used"),
-            ("context.cost_usd", context.cost_usd, cost, "{} of {} dollars are spent"),
+            ("tokens", budget.tokens, usage.total_tokens, "the turn has used {} of {} tokens"),
+            ("cost_usd", budget.cost_usd, cost_usd, "the turn has cost {} of {} dollars"),
+            ("context_tokens", budget.context_tokens, tokens, "{} of {} tokens are used"),
+            ("context_cost_usd", budget.context_cost_usd, cost, "{} of {} dollars are spent"),
             ("context_s", budget.context_s, seconds, "turns have taken {} of {} seconds"),
         ):
             if limit is not None and used >= limit:
                 what = text.format(_number(used), _number(limit))
-                where = "in this context " if name.startswith("context") else ""
+                where = "in this context " if name.startswith("context_") else ""
                 return f"{where}{what} (Budget.{name})"
         return None
 
     def unpriced(self) -> str | None:
         """The message for a budget of money that cannot be kept, because a price is unknown."""
         budget = self.config.budget
-        turn, context = budget.turn.cost_usd, budget.context.cost_usd
-        unlimited = turn is None and context is None
+        unlimited = budget.cost_usd is None and budget.context_cost_usd is None
         if unlimited or budget.unknown_cost == "ignore":
             return None
         usage = self.usage + self.charged
         for name, limit, used in (
-            ("turn", turn, usage),
-            ("context", context, self.spent.usage + usage),
+            ("cost_usd", budget.cost_usd, usage),
+            ("context_cost_usd", budget.context_cost_usd, self.spent.usage + usage),
         ):
             if limit is not None and not used.is_priced:
                 return (
-                    f"what was used has no known price, so Budget.{name}.cost_usd cannot be kept:"
-                    " name its prices (price_as of the provider), or count it as nothing with"
+                    f"what was used has no known price, so Budget.{name} cannot be kept: name its"
+                    " prices (price_as of the provider), or count it as nothing with"
                     ' Budget(unknown_cost="ignore")'
                 )
         return None

@@ -404,10 +404,11 @@ async def _options(turn: Turn, tools: dict[str, Tool], attempt: _Attempt) -> Str
         return await _key_of(held[0], provider) if held else None
 
     several, asks = abilities.asks_for_keys, config.hooks.get_api_key is not None
+    temperature, max_tokens, thinking_level = config.sampling
     options = turn.progress.options = StreamOptions(
-        temperature=asked.temperature,
-        max_tokens=asked.max_tokens,
-        thinking_level=asked.thinking_level,
+        temperature=temperature,
+        max_tokens=max_tokens,
+        thinking_level=thinking_level,
         stop=asked.stop,
         seed=asked.seed,
         logprobs=asked.logprobs,

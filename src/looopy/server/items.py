@@ -21,7 +21,7 @@ from looopy.types.ranges import Range, counted, holds
 from looopy.types.state import AgentStatus, PendingRequest, pending_to_json
 
 Model = TypeVar("Model")
-_LIMIT: Final = re.compile(r"\(Budget\.([\w.]+)\)")
+_LIMIT: Final = re.compile(r"\(Budget\.(\w+)\)")
 
 
 def item(model: type[Model], record: object, **others: Any) -> Model:

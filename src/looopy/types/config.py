@@ -20,9 +20,7 @@ LEAST_THINKING = 1024
 MOST_LOGPROBS = 20
 """How many of the likeliest tokens a model call may ask for: OpenAI's limit."""
 WINDOWS = ("owner_day", "owner_month", "tenant_day", "tenant_month")
-"""The fields of a `Budget` for an account and a period."""
-SCOPES = ("turn", "context", *WINDOWS)
-"""The fields of a `Budget` that are a `UsageLimit`."""
+"""The accounts and periods that a `Budget` may limit: the beginnings of its fields' names."""
 # Compiled when a header is first checked, and kept by `re`.
 _HEADER_NAME = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 _HEADER_VALUE = r"[\t\x20-\x7e]*"
@@ -30,43 +28,23 @@ _HEADER_VALUE = r"[\t\x20-\x7e]*"
 
 @suggesting
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UsageLimit:
-    """
-    The most that the model calls of one scope of a `Budget` may use; `None`: no limit.
-
-    Attributes:
-        tokens: Of all kinds together.
-        cost_usd: In US dollars.
-    """
-
-    tokens: int | None = None
-    cost_usd: float | None = None
-
-    def __post_init__(self) -> None:
-        _check(self, "tokens", least=0, whole=True, optional=True)
-        _check(self, "cost_usd", least=0, optional=True)
-
-    def __bool__(self) -> bool:
-        """True if it limits anything."""
-        return self.tokens is not None or self.cost_usd is not None
-
-
-@suggesting
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
     """
-    The usage at which a turn ends as `budget`, by scope. It is checked before each model call, so
-    the call that reaches a limit is the last one.
+    The usage at which a turn ends as `budget`; `None`: no limit. It is checked before each model
+    call, so the call that reaches a limit is the last one.
 
     Attributes:
-        turn: The limit for one turn; its seconds are limited by `LoopConfig.turn_timeout_s`.
-        context: The limit for all turns of the context, earlier ones included.
-        context_s: Seconds that turns of the context may run, together; `None`: no limit.
-        owner_day: The limit for all contexts of one owner (`ContextRecord.owner_actor`) in a
+        tokens: The limit for one turn; its seconds are limited by `LoopConfig.turn_timeout_s`.
+        cost_usd: The limit for one turn.
+        context_tokens: The limit for all turns of the context, earlier ones included.
+        context_cost_usd: Likewise.
+        context_s: Seconds that turns of the context have run, together.
+        owner_day_tokens: The limit for all contexts of one owner (`ContextRecord.owner_actor`) in a
             calendar day, UTC. Limits of a day or month hold across all processes on the stores. The
             most that a model call may use is reserved before it, and settled after it.
-        owner_month: Likewise, in a calendar month.
-        tenant_day, tenant_month: The limits for all contexts of the stores' tenant together.
+        owner_day_cost_usd, owner_month_tokens, owner_month_cost_usd: Likewise.
+        tenant_day_tokens, tenant_day_cost_usd, tenant_month_tokens, tenant_month_cost_usd: The
+            limits for all contexts of the stores' tenant together.
         unknown_cost: The effect of a limit in dollars if the price is unknown (no `prices` extra,
             an unlisted model, your own server). `"refuse"` does not start the agent, and ends a
             turn as `budget` if its model turns out to have no price; `"ignore"` counts such calls
@@ -76,34 +54,42 @@ class Budget:
         has_limits: True if it limits anything.
     """
 
-    turn: UsageLimit = field(default_factory=UsageLimit)
-    context: UsageLimit = field(default_factory=UsageLimit)
+    tokens: int | None = None
+    cost_usd: float | None = None
+    context_tokens: int | None = None
+    context_cost_usd: float | None = None
     context_s: float | None = None
-    owner_day: UsageLimit = field(default_factory=UsageLimit)
-    owner_month: UsageLimit = field(default_factory=UsageLimit)
-    tenant_day: UsageLimit = field(default_factory=UsageLimit)
-    tenant_month: UsageLimit = field(default_factory=UsageLimit)
+    owner_day_tokens: int | None = None
+    owner_day_cost_usd: float | None = None
+    owner_month_tokens: int | None = None
+    owner_month_cost_usd: float | None = None
+    tenant_day_tokens: int | None = None
+    tenant_day_cost_usd: float | None = None
+    tenant_month_tokens: int | None = None
+    tenant_month_cost_usd: float | None = None
     unknown_cost: Literal["refuse", "ignore"] = "refuse"
     has_windows: bool = field(init=False, repr=False, compare=False)
     has_limits: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         _choose(self, "unknown_cost", ("refuse", "ignore"))
+        for name in ("tokens", "context_tokens", *(f"{one}_tokens" for one in WINDOWS)):
+            _check(self, name, least=0, whole=True, optional=True)
+        for name in ("cost_usd", "context_cost_usd", *(f"{one}_cost_usd" for one in WINDOWS)):
+            _check(self, name, least=0, optional=True)
         _check(self, "context_s", least=0, optional=True)
-        for name in SCOPES:
-            if not isinstance(getattr(self, name), UsageLimit):
-                raise ConfigurationError(
-                    f"Budget.{name} takes a limit, such as UsageLimit(tokens=50_000)"
-                )
-        has_windows = any(getattr(self, name) for name in WINDOWS)
+        limits = (f"{one}_{what}" for one in WINDOWS for what in ("tokens", "cost_usd"))
+        has_windows = any(getattr(self, name) is not None for name in limits)
         object.__setattr__(self, "has_windows", has_windows)
-        has_limits = any(getattr(self, name) for name in SCOPES) or self.context_s is not None
+        others = ("tokens", "cost_usd", "context_tokens", "context_cost_usd", "context_s")
+        has_limits = has_windows or any(getattr(self, name) is not None for name in others)
         object.__setattr__(self, "has_limits", has_limits)
 
     @property
     def limits_money(self) -> bool:
         """True if any limit is in dollars."""
-        return any(getattr(self, name).cost_usd is not None for name in SCOPES)
+        limits = ("cost_usd", "context_cost_usd", *(f"{one}_cost_usd" for one in WINDOWS))
+        return any(getattr(self, name) is not None for name in limits)
 
 
 @suggesting
@@ -298,14 +284,11 @@ class LoopConfig:
         queue_mode: How many queued messages the turn takes at a time: `one-at-a-time`, or `all`.
         follow_up_mode: Likewise for follow-ups; `None`: as `queue_mode`.
         max_messages: How many messages of the history the model sees; `None`: all.
-        auto_compact: Summarise the older part of a history that exceeds `max_messages` or
-            `history_tokens`, before the model call; otherwise the turn warns once.
         lease_ttl_s: How long an owner in another process that stopped renewing keeps a context, and
             half as long again; at most 300.
         busy_timeout_s: How long `on_busy="wait"` waits.
         max_result_bytes: How much of one tool result the model sees, in UTF-8 bytes.
-        options: Options of each model call, such as `ModelOptions(max_tokens=2000)`; the options of
-            a turn win over them.
+        options: More options of each model call; they win over options of the same name here.
         thinking_budgets: Tokens for thinking by level, such as `{"high": 20_000}`, for models that
             think by a budget; `None`, or a missing level: the provider's own.
 
@@ -334,10 +317,12 @@ class LoopConfig:
     follow_up_mode: Literal["one-at-a-time", "all"] | None = None
     max_messages: int | None = None
     history_tokens: int | Literal["auto"] | None = "auto"
-    auto_compact: bool = False
     lease_ttl_s: float = 10.0
     busy_timeout_s: float = 30.0
     max_result_bytes: int = 1024 * 1024
+    temperature: float | None = None
+    max_tokens: int | None = None
+    thinking_level: ThinkingLevel | None = None
     thinking_budgets: Mapping[str, int] | None = None
     options: ModelOptions = field(default_factory=ModelOptions)
     hooks: Hooks = field(default_factory=Hooks)
@@ -378,19 +363,34 @@ class LoopConfig:
         _check(self, "max_messages", least=1, whole=True, optional=True)
         if self.history_tokens != "auto":
             _check(self, "history_tokens", least=1, whole=True, optional=True)
+        _check(self, "max_tokens", least=1, whole=True, optional=True)
+        _check(self, "temperature", least=0, optional=True)
         _choose(self, "on_doom_loop", ("warn", "ask", "stop"))
         _choose(self, "on_budget", ("stop", "ask"))
-        if self.budget.has_windows and self.options.max_tokens is None:
+        _, max_tokens, _ = self.sampling
+        if self.budget.has_windows and max_tokens is None:
             raise ConfigurationError(
                 "LoopConfig.budget limits a day or a month, for which the most that a call may use"
-                " is reserved before it: set ModelOptions.max_tokens in LoopConfig.options"
+                " is reserved before it: set LoopConfig.max_tokens, the longest answer"
             )
         _choose(self, "steering", ("skip_remaining", "after_batch"))
         _choose(self, "queue_mode", ("one-at-a-time", "all"))
         _choose(self, "follow_up_mode", (None, "one-at-a-time", "all"))
-        if not isinstance(self.auto_compact, bool):
-            raise ConfigurationError("LoopConfig.auto_compact takes True or False")
+        _choose(self, "thinking_level", (None, *ThinkingLevel))
         _check_budgets(self.thinking_budgets)
+
+    @property
+    def sampling(self) -> tuple[float | None, int | None, ThinkingLevel | None]:
+        """
+        The temperature, the longest answer and the thinking level of each model call: each from
+        `options`, or where that does not set it, from the field of its name here.
+        """
+        asked = self.options
+        return (
+            self.temperature if asked.temperature is None else asked.temperature,
+            self.max_tokens if asked.max_tokens is None else asked.max_tokens,
+            self.thinking_level if asked.thinking_level is None else asked.thinking_level,
+        )
 
 
 def _check(

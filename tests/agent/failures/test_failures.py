@@ -23,7 +23,7 @@ from looopy.errors import (
 from looopy.llm.render import NOT_STARTED, OUTCOME_UNKNOWN
 from looopy.testing import ScriptedProvider, failure, text, tool_call
 from looopy.testing.faults import SpyStores
-from looopy.types.config import Hooks, UsageLimit
+from looopy.types.config import Hooks
 from looopy.types.event import MessageEnd, StatusChange, utc_now
 from looopy.types.message import AssistantMessage, StopReason, ToolResultMessage, Usage, UserMessage
 from looopy.types.state import AgentStatus, Outcome
@@ -367,7 +367,7 @@ async def test_a_budget_ends_the_turn_before_the_next_call(make_agent, stores):
         [tool_call("add", a=1, b=2), text("never")],
         tools=[add],
         stores=stores,
-        loop_config=config(budget=Budget(turn=UsageLimit(tokens=5))),
+        loop_config=config(budget=Budget(tokens=5)),
     )
     events, result = await run(agent)
     assert len(agent._core.resources.provider.requests) == 1
@@ -380,9 +380,7 @@ async def test_a_budget_of_no_money_calls_no_model(make_agent, memory_stores):
     """The user message is stored, and nothing is spent."""
     provider = ScriptedProvider([])
     agent = await make_agent(
-        provider,
-        stores=memory_stores,
-        loop_config=config(budget=Budget(turn=UsageLimit(cost_usd=0.0))),
+        provider, stores=memory_stores, loop_config=config(budget=Budget(cost_usd=0.0))
     )
     result = await agent.execute_turn("go")
     assert result.stop_reason is StopReason.BUDGET

@@ -444,7 +444,7 @@ async def test_auto_compact_that_is_switched_on_late_reads_what_came_before(stor
     """The turn that first summarises speaks for all, not for what an agent happens to hold."""
     await long_talk(stores, 111)
     model = ScriptedProvider([text("in short"), text("Z")])
-    agent = await make_agent(model, stores=stores, loop_config=replace(NARROW, auto_compact=True))
+    agent = await make_agent(model, stores=stores, loop_config=NARROW, auto_compact=True)
     events = await collect(agent.execute_turn("z?"))
     (event,) = [e for e in events if isinstance(e, Compaction)]
     kept = [int(n) for n in re.findall(r"question (\d+)\.", " ".join(shown(model.requests[1])[1:]))]
@@ -589,8 +589,9 @@ async def test_a_history_that_outgrows_its_limit_is_summarised(make_agent, auto_
     model = ScriptedProvider([*(text(f"A{i}") for i in range(4)), text("sum"), text("end")])
     agent = await make_agent(
         model,
+        auto_compact=True,
         auto_save=auto_save,
-        loop_config=LoopConfig(retry=FAST, max_messages=8, auto_compact=True),
+        loop_config=LoopConfig(retry=FAST, max_messages=8),
     )
     await talk(agent, "q0", "q1", "q2", "q3", "q4")
     head, *rest = shown(model.requests[5])
@@ -605,8 +606,8 @@ async def test_an_optional_summary_that_fails_is_skipped_until_the_next_turn(
     """When the model cannot write it, the history is cut as without it; the next turn tries."""
     replies = [*(text(f"A{i}") for i in range(4)), failure(LLMUnavailable), text("A4"), text("sum")]
     model = ScriptedProvider([*replies, text("A5")])
-    config = LoopConfig(retry=RetryPolicy(attempts=0), max_messages=8, auto_compact=True)
-    agent = await make_agent(model, stores=memory_stores, loop_config=config)
+    config = LoopConfig(retry=RetryPolicy(attempts=0), max_messages=8)
+    agent = await make_agent(model, stores=memory_stores, auto_compact=True, loop_config=config)
     await talk(agent, "q0", "q1", "q2", "q3", "q4")
     assert await summaries(agent) == []
     assert "q2" in shown(model.requests[5])
@@ -618,8 +619,8 @@ async def test_with_hooks_a_history_is_summarised_all_the_same(memory_stores, ma
     """What the model is shown goes another way then."""
     model = ScriptedProvider([*(text(f"A{i}") for i in range(4)), text("sum"), text("end")])
     hooks = Hooks(transform_context=lambda messages: messages)
-    config = LoopConfig(retry=FAST, max_messages=8, auto_compact=True, hooks=hooks)
-    agent = await make_agent(model, stores=memory_stores, loop_config=config)
+    config = LoopConfig(retry=FAST, max_messages=8, hooks=hooks)
+    agent = await make_agent(model, stores=memory_stores, auto_compact=True, loop_config=config)
     await talk(agent, "q0", "q1", "q2", "q3", "q4")
     assert len(await summaries(agent)) == 1
 

@@ -20,7 +20,7 @@ from looopy.stores.owner import Owner
 from looopy.stores.records import Commit
 from looopy.testing import ScriptedProvider, text, tool_call
 from looopy.testing.contracts.turns import answer, begin, said
-from looopy.types.config import Hooks, UsageLimit
+from looopy.types.config import Hooks
 from looopy.types.context import CancelToken, TurnContext
 from looopy.types.event import IterationEnd, UsageReport
 from looopy.types.message import StopReason, ToolCall, Usage, UserMessage
@@ -126,7 +126,7 @@ async def test_a_budget_of_money_counts_failed_attempts(make_agent, memory_store
         StepByStep([TEN, WEAK], [TEN, ("look",)], [TEN, "never"]),
         tools=[look],
         stores=memory_stores,
-        loop_config=config(budget=Budget(turn=UsageLimit(cost_usd=1.5))),
+        loop_config=config(budget=Budget(cost_usd=1.5)),
     )
     result = await agent.execute_turn("go")
     assert result.stop_reason is StopReason.BUDGET

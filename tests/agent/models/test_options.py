@@ -44,8 +44,8 @@ async def test_every_option_of_a_turn_reaches_its_model_calls(make_agent, memory
 
 async def test_a_turn_may_change_one_option_of_the_agent(make_agent, memory_stores):
     """The others stay; headers are joined."""
-    ours = ModelOptions(temperature=0.1, seed=1, max_tokens=5, headers={"a": "1"})
-    config = LoopConfig(options=ours)
+    ours = ModelOptions(temperature=0.1, seed=1, headers={"a": "1"})
+    config = LoopConfig(options=ours, temperature=0.9, max_tokens=5)
     agent = await make_agent([text("a"), text("b")], stores=memory_stores, loop_config=config)
     options = agent._core.resources.provider.options
     await agent.execute_turn("hi", options={"temperature": 0.0, "headers": {"b": "2"}})

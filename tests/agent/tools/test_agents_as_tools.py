@@ -20,7 +20,6 @@ from looopy import (
     LoopConfig,
     RetryPolicy,
     ToolContext,
-    UsageLimit,
     agent_loop,
     open_stores,
     tool,
@@ -598,7 +597,7 @@ async def test_the_agent_uses_up_the_budget_of_the_turn(make_agent, memory_store
         [ASKS, text("never")],
         tools=[helper.as_tool()],
         stores=memory_stores,
-        loop_config=LoopConfig(budget=Budget(turn=UsageLimit(tokens=900))),
+        loop_config=LoopConfig(budget=Budget(tokens=900)),
     )
     result = await agent.execute_turn("go")
     assert result.stop_reason is StopReason.BUDGET
@@ -742,7 +741,7 @@ async def test_usage_of_the_inner_agent_is_charged_once(make_agent, memory_store
         [ASKS, text("done")],
         tools=[inner(replies, tools=[pay]).as_tool()],
         stores=memory_stores,
-        loop_config=LoopConfig(budget=Budget(turn=UsageLimit(tokens=1800))),
+        loop_config=LoopConfig(budget=Budget(tokens=1800)),
     )
     first = await agent.execute_turn("go")
     (request,) = first.pending

@@ -9,17 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from tests.agent.kit import add, assert_whole, collect
 
-from looopy import (
-    Agent,
-    AuthContext,
-    Budget,
-    LoopConfig,
-    ModelOptions,
-    RetryPolicy,
-    ToolContext,
-    UsageLimit,
-    tool,
-)
+from looopy import Agent, AuthContext, Budget, LoopConfig, RetryPolicy, ToolContext, tool
 from looopy.errors import (
     BudgetExceeded,
     ConfigurationError,
@@ -73,11 +63,7 @@ def limits(*, patience_s=0.0, **options):
     retry = RetryPolicy(base_s=0)
     budget = Budget(**options)
     return LoopConfig(
-        budget=budget,
-        options=ModelOptions(max_tokens=LONG),
-        busy_timeout_s=patience_s,
-        retry=retry,
-        **others,
+        budget=budget, max_tokens=LONG, busy_timeout_s=patience_s, retry=retry, **others
     )
 
 
@@ -119,27 +105,27 @@ class Held:
 async def test_a_budget_of_a_day_holds_for_all_contexts_of_an_owner(agent_of, stores, on_budget):
     """The call that does not fit is not made; the text names the limit and the way out."""
     provider = Paid([text("hi")], repeat=True)
-    config = limits(owner_day=UsageLimit(tokens=2 * LONG), on_budget=on_budget)
+    config = limits(owner_day_tokens=2 * LONG, on_budget=on_budget)
     for n in range(3):
         agent = await agent_of(provider, config, f"c{n}", stores=stores)
         result = await agent.execute_turn("go", auth_context=ADA)
         assert result.outcome is Outcome.COMPLETED, result.error
     assert await sums(stores) == [(Amount(30, 30_000_000), NOTHING)]
-    await spend(stores, Amount(LONG, 0), owner_day=UsageLimit(tokens=0))
+    await spend(stores, Amount(LONG, 0), owner_day_tokens=0)
     before = await sums(stores)
     agent = await agent_of(provider, config, "c3", stores=stores)
     stream = agent.execute_turn("go", auth_context=ADA)
     events, result = await collect(stream), await stream
     (warning,) = [e for e in events if e.type == "warning"]
     assert warning.code == "budget"
-    assert "Budget.owner_day.tokens" in warning.text
+    assert "Budget.owner_day_tokens" in warning.text
     assert "or continue after " in warning.text
     assert len(provider.requests) == 3
     assert await sums(stores) == before
     if on_budget == "stop":
         assert (result.outcome, result.stop_reason) == (Outcome.FAILED, StopReason.BUDGET)
         assert isinstance(result.error, BudgetExceeded)
-        assert result.error.limit == "owner_day.tokens"
+        assert result.error.limit == "owner_day_tokens"
         assert agent.state.status is AgentStatus.FAILED
     else:
         assert (result.outcome, result.error) == (Outcome.INPUT_REQUIRED, None)
@@ -152,10 +138,10 @@ async def test_a_budget_of_a_day_holds_for_all_contexts_of_an_owner(agent_of, st
 
 async def test_a_call_that_fits_no_period_is_not_put_off(agent_of, memory_stores):
     """The text names the ways out that there are: a new day would have no room for it either."""
-    config = limits(owner_day=UsageLimit(tokens=LONG), on_budget="ask")
+    config = limits(owner_day_tokens=LONG, on_budget="ask")
     agent = await agent_of(Paid([]), config, stores=memory_stores)
     await agent.execute_turn("go", auth_context=ADA)
-    assert "left (Budget.owner_day.tokens): raise it, or allow shorter answers with" in str(
+    assert "left (Budget.owner_day_tokens): raise it, or allow shorter answers with" in str(
         agent.state.waits_for
     )
     assert "continue after" not in str(agent.state.waits_for)
@@ -169,7 +155,7 @@ def test_a_call_that_fits_no_period_has_no_time_to_come_back(tokens, dollars, fi
     nanos = None if dollars is None else nanos_of(dollars)
     day = Allowance(account_of("ada"), "day", tokens, nanos, name="owner_day")
     most, used = Amount(100, nanos_of(1.0)), Amount(50, 0)
-    with pytest.raises(BudgetExceeded, match=r"Budget\.owner_day\.tokens") as refused:
+    with pytest.raises(BudgetExceeded, match=r"Budget\.owner_day_tokens") as refused:
         check_room(day, "d2026-11-28", most, used, NOTHING)
     until = datetime(2026, 11, 29, tzinfo=UTC) if fits else None
     assert refused.value.resets_at == until
@@ -179,8 +165,8 @@ def test_a_call_that_fits_no_period_has_no_time_to_come_back(tokens, dollars, fi
 async def test_a_paused_turn_continues_when_the_budget_is_raised(agent_of, stores):
     """Whoever opens the context finds it waiting, and nobody takes it for one to continue now."""
     script = [tool_call("add", a=1, b=2), text("three")]
-    tight = limits(owner_day=UsageLimit(tokens=LONG + 500), on_budget="ask")
-    await spend(stores, Amount(LONG, 0), owner_day=UsageLimit(tokens=0))
+    tight = limits(owner_day_tokens=LONG + 500, on_budget="ask")
+    await spend(stores, Amount(LONG, 0), owner_day_tokens=0)
     provider = Paid(script)
     agent = await agent_of(provider, tight, tools=[add], stores=stores)
     for said in ("go", None):  # asked again, while nothing was raised
@@ -192,10 +178,10 @@ async def test_a_paused_turn_continues_when_the_budget_is_raised(agent_of, store
     (waiting,) = (await stores.contexts.list(status="waiting")).items
     assert waiting.context_id == "ada"
     assert not (await stores.contexts.list(due=True)).items
-    raised = limits(owner_day=UsageLimit(tokens=3 * LONG), on_budget="ask")
+    raised = limits(owner_day_tokens=3 * LONG, on_budget="ask")
     other = await agent_of(provider, raised, tools=[add], stores=stores)
     assert other.state.status is AgentStatus.WAITING
-    assert "Budget.owner_day.tokens" in other.state.waits_for
+    assert "Budget.owner_day_tokens" in other.state.waits_for
     result = await other.execute_turn(None, auth_context=ADA)
     assert (result.outcome, result.text) == (Outcome.COMPLETED, "three")
     assert other.state.waits_for is None
@@ -212,12 +198,12 @@ async def test_a_turn_is_stopped_between_its_calls_and_continued(agent_of, store
     async def dear() -> str:
         """Use up the budget."""
         ran.append(1)
-        await spend(stores, Amount(LONG, 0), owner_day=UsageLimit(tokens=0))
+        await spend(stores, Amount(LONG, 0), owner_day_tokens=0)
         return "done"
 
     provider = Paid([tool_call("dear"), text("and that was it")])
     for said, limit in (("go", 2), (None, 3)):
-        config = limits(owner_day=UsageLimit(tokens=limit * LONG), on_budget=on_budget)
+        config = limits(owner_day_tokens=limit * LONG, on_budget=on_budget)
         agent = await agent_of(provider, config, tools=[dear], stores=stores)
         result = await agent.execute_turn(said, auth_context=ADA)
         if said is not None:
@@ -229,10 +215,7 @@ async def test_a_turn_is_stopped_between_its_calls_and_continued(agent_of, store
     await assert_whole(stores)
 
 
-@pytest.mark.parametrize(
-    "budget",
-    [{"turn": UsageLimit(tokens=5)}, {"context": UsageLimit(tokens=5)}, {"context_s": 0.0}],
-)
+@pytest.mark.parametrize("budget", [{"tokens": 5}, {"context_tokens": 5}, {"context_s": 0.0}])
 async def test_other_limits_ask_as_well(agent_of, memory_stores, budget):
     """The turn goes on under a higher limit."""
     provider = Paid([tool_call("add", a=1, b=2), text("three")])
@@ -247,34 +230,32 @@ async def test_other_limits_ask_as_well(agent_of, memory_stores, budget):
 async def test_a_budget_of_the_tenant_holds_for_all_owners(agent_of, stores):
     """In dollars as in tokens, of a month as of a day; contexts without an owner count as well."""
     provider = Paid([text("hi")], repeat=True)
-    config = limits(tenant_month=UsageLimit(cost_usd=2.0), owner_day=UsageLimit(tokens=10**6))
+    config = limits(tenant_month_cost_usd=2.0, owner_day_tokens=10**6)
     for n, auth in enumerate((ADA, BOB, None)):
         agent = await agent_of(provider, config, f"c{n}", stores=stores)
         assert (await agent.execute_turn("go", auth_context=auth)).outcome is Outcome.COMPLETED
     assert await sums(stores, TENANT) == [(Amount(30, 30_000_000), NOTHING)]
     for owner in ("ada", "bob", None):
         assert await sums(stores, account_of(owner)) == [(TEN_PAID, NOTHING)]
-    await spend(stores, Amount(0, nanos_of(1.0)), tenant_month=UsageLimit(tokens=0))
+    await spend(stores, Amount(0, nanos_of(1.0)), tenant_month_tokens=0)
     agent = await agent_of(provider, config, "c9", stores=stores)
     result = await agent.execute_turn("go", auth_context=BOB)
-    assert result.error.limit == "tenant_month.cost_usd"
-    assert "Budget.tenant_month.cost_usd" in result.error.message
+    assert result.error.limit == "tenant_month_cost_usd"
+    assert "Budget.tenant_month_cost_usd" in result.error.message
     assert await sums(stores, account_of("bob")) == [(TEN_PAID, NOTHING)]
 
 
 async def test_a_call_waits_while_calls_that_run_leave_no_room(agent_of, stores):
     """The first call gives back what it did not use, and the second begins."""
     held = Held("first")
-    config = limits(owner_day=UsageLimit(tokens=2 * LONG), patience_s=60.0)
+    config = limits(owner_day_tokens=2 * LONG, patience_s=60.0)
     first = await agent_of(Paid([held]), config, "c1", stores=stores)
     provider = Paid([text("second")])
     second = await agent_of(provider, config, "c2", stores=stores)
     one = asyncio.ensure_future(_result(first.execute_turn("go", auth_context=ADA)))
     await held.asked.wait()
     two = asyncio.ensure_future(_result(second.execute_turn("go", auth_context=ADA)))
-    impatient = await agent_of(
-        Paid([]), limits(owner_day=UsageLimit(tokens=2 * LONG)), "c3", stores=stores
-    )
+    impatient = await agent_of(Paid([]), limits(owner_day_tokens=2 * LONG), "c3", stores=stores)
     result = await impatient.execute_turn("go", auth_context=ADA)
     assert (result.stop_reason, result.error.waits) == (StopReason.BUDGET, True)
     assert provider.requests == []
@@ -298,7 +279,7 @@ async def _result(stream):
 )
 async def test_every_try_of_a_call_is_paid_for(agent_of, memory_stores, replies, is_free):
     """A refused one is free; one that broke off counts at its most."""
-    config = limits(owner_day=UsageLimit(tokens=10**6))
+    config = limits(owner_day_tokens=10**6)
     agent = await agent_of(Paid(replies), config, stores=memory_stores)
     assert (await agent.execute_turn("go", auth_context=ADA)).text == "hi"
     ((used, reserved),) = await sums(memory_stores)
@@ -309,7 +290,7 @@ async def test_every_try_of_a_call_is_paid_for(agent_of, memory_stores, replies,
 async def test_a_call_that_is_cut_off_counts_at_its_most(agent_of, stores):
     """When the turn is cancelled, nothing stays reserved, and nothing is free."""
     held = Held("never")
-    config = limits(owner_day=UsageLimit(tokens=10**6))
+    config = limits(owner_day_tokens=10**6)
     agent = await agent_of(Paid([held]), config, stores=stores)
     stream = agent.execute_turn("go", auth_context=ADA)
     await held.asked.wait()
@@ -332,7 +313,7 @@ async def test_a_turn_cancelled_while_it_reserves_keeps_no_reservation(
         await asyncio.Event().wait()
 
     provider = Paid([text("never")])
-    agent = await agent_of(provider, limits(owner_day=UsageLimit(tokens=10**6)), stores=stores)
+    agent = await agent_of(provider, limits(owner_day_tokens=10**6), stores=stores)
     monkeypatch.setattr("looopy.agent.ledger.settle", lambda work: work)
     monkeypatch.setattr(stores.spending, "reserve", unheard)
     stream = agent.execute_turn("go", auth_context=ADA)
@@ -348,9 +329,7 @@ async def test_no_call_is_made_while_the_accounts_cannot_be_read(
 ):
     """A store that is away does not make calls free; it is told what they used when it is back."""
     provider, spending = Paid([text("hi")]), memory_stores.spending
-    agent = await agent_of(
-        provider, limits(owner_day=UsageLimit(tokens=10**6)), stores=memory_stores
-    )
+    agent = await agent_of(provider, limits(owner_day_tokens=10**6), stores=memory_stores)
 
     async def away(*_args, **_options):
         raise StoreUnavailable("away")
@@ -367,10 +346,7 @@ async def test_no_call_is_made_while_the_accounts_cannot_be_read(
     assert used == NOTHING
     assert reserved.tokens > LONG
     other = await agent_of(
-        Paid([text("later")]),
-        limits(owner_day=UsageLimit(tokens=10**6)),
-        "c2",
-        stores=memory_stores,
+        Paid([text("later")]), limits(owner_day_tokens=10**6), "c2", stores=memory_stores
     )
     assert (await other.execute_turn("go", auth_context=ADA)).text == "later"
     assert await sums(memory_stores) == [(Amount(20, 20_000_000), NOTHING)]
@@ -415,7 +391,7 @@ async def test_a_late_settlement_counts_for_the_next_caller(
     agent_of, memory_stores, monkeypatch, is_slotted
 ):
     """Another agent, on another binding of the stores; accounts of somebody else may have slots."""
-    config, one = limits(owner_day=UsageLimit(tokens=10**6)), memory_stores.for_tenant("t")
+    config, one = limits(owner_day_tokens=10**6), memory_stores.for_tenant("t")
     if is_slotted:
         state = SlottedState(one.state)
         one = Stores(one.messages, one.artifacts, state, one.journal, tenant="t")
@@ -445,7 +421,7 @@ async def test_charges_of_tools_count_for_the_window(agent_of, stores):
         return "found"
 
     for most, total in ((25, 40), (1, 70)):
-        config = limits(owner_day=UsageLimit(tokens=10**6), max_iterations=most)
+        config = limits(owner_day_tokens=10**6, max_iterations=most)
         provider = Paid([tool_call("research"), text("ok")])
         agent = await agent_of(provider, config, f"c{most}", tools=[research], stores=stores)
         await agent.execute_turn("go", auth_context=ADA)
@@ -453,7 +429,7 @@ async def test_charges_of_tools_count_for_the_window(agent_of, stores):
         assert (used.tokens, reserved) == (total, NOTHING)
 
 
-@pytest.mark.parametrize("own", [LoopConfig(), limits(owner_day=UsageLimit(tokens=10**6))])
+@pytest.mark.parametrize("own", [LoopConfig(), limits(owner_day_tokens=10**6)])
 async def test_agents_that_are_tools_pay_from_the_same_accounts_once(agent_of, stores, own):
     """With a budget of their own or without; the limit of the outer turn stops them, too."""
     helper = Agent(
@@ -461,18 +437,16 @@ async def test_agents_that_are_tools_pay_from_the_same_accounts_once(agent_of, s
     )
     tools = [helper.as_tool()]
     outer = Paid([tool_call("h", prompt="?"), text("ok")])
-    agent = await agent_of(
-        outer, limits(owner_day=UsageLimit(tokens=10**5)), tools=tools, stores=stores
-    )
+    agent = await agent_of(outer, limits(owner_day_tokens=10**5), tools=tools, stores=stores)
     assert (await agent.execute_turn("go", auth_context=ADA)).text == "ok"
     assert await sums(stores) == [(Amount(30, 30_000_000), NOTHING)]
-    tight = limits(owner_day=UsageLimit(tokens=2 * LONG))
+    tight = limits(owner_day_tokens=2 * LONG)
     outer = Paid([tool_call("h", prompt="x" * 8 * LONG)])  # too long for what is left
     agent = await agent_of(outer, tight, "c2", tools=tools, stores=stores)
     result = await agent.execute_turn("go", auth_context=ADA)
     (said,) = result.messages[-1:]
     assert said.is_error
-    assert "Budget.owner_day.tokens" in said.text
+    assert "Budget.owner_day_tokens" in said.text
     assert result.stop_reason is StopReason.BUDGET
 
 
@@ -486,7 +460,7 @@ async def test_each_budget_decides_for_its_own_limits_about_calls_without_a_pric
     unpriced = ScriptedProvider([text("3")])
     helper = Agent("template", llm_provider=unpriced, agent_name="h", loop_config=own)
     outer = Paid([tool_call("h", prompt="?"), text("ok")])
-    config = limits(owner_day=UsageLimit(cost_usd=5.0), unknown_cost=word)
+    config = limits(owner_day_cost_usd=5.0, unknown_cost=word)
     agent = await agent_of(outer, config, tools=[helper.as_tool()], stores=memory_stores)
     result = await agent.execute_turn("go", auth_context=ADA)
     assert len(unpriced.requests) == (word == "ignore")
@@ -496,12 +470,12 @@ async def test_each_budget_decides_for_its_own_limits_about_calls_without_a_pric
 
 async def test_a_summary_is_paid_for(agent_of, memory_stores):
     """Between turns it raises if there is no room; nothing was stored then."""
-    config = limits(owner_day=UsageLimit(tokens=10**6))
+    config = limits(owner_day_tokens=10**6)
     provider = Paid([text("one"), text("two"), text("a summary")])
     agent = await agent_of(provider, config, stores=memory_stores)
     for said in ("first", "second"):
         await agent.execute_turn(said, auth_context=ADA)
-    other = await agent_of(Paid([]), limits(owner_day=UsageLimit(tokens=30)), stores=memory_stores)
+    other = await agent_of(Paid([]), limits(owner_day_tokens=30), stores=memory_stores)
     with pytest.raises(BudgetExceeded):
         await other.compact()
     assert await sums(memory_stores) == [(Amount(20, 20_000_000), NOTHING)]
@@ -514,9 +488,7 @@ async def test_a_call_is_settled_in_the_day_in_which_it_was_reserved(memory_stor
     late = datetime(2026, 12, 31, 23, 59, 59, tzinfo=UTC)
     clock = [late]
     monkeypatch.setattr("looopy.stores.memory.spending.utc_now", lambda: clock[0])
-    allowances = allowances_of(
-        Budget(owner_day=UsageLimit(tokens=100), owner_month=UsageLimit(tokens=150)), "ada"
-    )
+    allowances = allowances_of(Budget(owner_day_tokens=100, owner_month_tokens=150), "ada")
     place = Place("here", 1)
     await memory_stores.spending.reserve("one", Amount(100, 0), allowances, place=place)
     clock[0] = late + timedelta(seconds=2)
@@ -530,11 +502,14 @@ async def test_a_call_is_settled_in_the_day_in_which_it_was_reserved(memory_stor
 
 async def test_a_budget_that_could_not_hold_is_refused_at_once(agent_of, memory_stores):
     """Without the longest answer, without a price, and in stores without accounts."""
-    with pytest.raises(ConfigurationError, match=r"ModelOptions\.max_tokens"):
-        LoopConfig(budget=Budget(tenant_day=UsageLimit(tokens=5)))
+    with pytest.raises(ConfigurationError, match=r"LoopConfig\.max_tokens"):
+        LoopConfig(budget=Budget(tenant_day_tokens=5))
+    for wrong in ({"owner_day_tokens": -1}, {"tenant_month_cost_usd": float("nan")}):
+        with pytest.raises(ConfigurationError, match=f"Budget.{next(iter(wrong))}"):
+            Budget(**wrong)
     with pytest.raises(ConfigurationError, match=r"LoopConfig\.on_budget"):
         LoopConfig(on_budget="shout")
-    unpriced, config = ScriptedProvider([text("hi")]), limits(owner_day=UsageLimit(cost_usd=5.0))
+    unpriced, config = ScriptedProvider([text("hi")]), limits(owner_day_cost_usd=5.0)
     agent = await agent_of(unpriced, config, stores=memory_stores)
     result = await agent.execute_turn("go", auth_context=ADA)
     assert (result.stop_reason, unpriced.requests) == (StopReason.BUDGET, [])
@@ -546,13 +521,13 @@ async def test_a_budget_that_could_not_hold_is_refused_at_once(agent_of, memory_
     bare = type("State", (), {name: getattr(state, name) for name in ("load", "make_journal")})()
     stores = Stores(memory_stores.messages, memory_stores.artifacts, bare, memory_stores.journal)
     with pytest.raises(ConfigurationError, match="keeps no accounts"):
-        await agent_of(unpriced, limits(owner_day=UsageLimit(tokens=5)), "c3", stores=stores)
+        await agent_of(unpriced, limits(owner_day_tokens=5), "c3", stores=stores)
 
 
 async def test_calls_without_a_price_may_count_as_free(agent_of, memory_stores):
     """If the budget says so; their tokens count."""
     provider = ScriptedProvider([text("hi")])
-    config = limits(owner_day=UsageLimit(cost_usd=5.0), unknown_cost="ignore")
+    config = limits(owner_day_cost_usd=5.0, unknown_cost="ignore")
     agent = await agent_of(provider, config, stores=memory_stores)
     assert (await agent.execute_turn("go", auth_context=ADA)).text == "hi"
     ((used, reserved),) = await sums(memory_stores)

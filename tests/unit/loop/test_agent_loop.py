@@ -24,7 +24,7 @@ from looopy.history.open_calls import can_continue, unanswered
 from looopy.loop.agent_loop import cold
 from looopy.testing import ScriptedProvider, failure, text, tool_call
 from looopy.testing.contracts.turns import answer, result
-from looopy.types.config import Hooks, ModelOptions
+from looopy.types.config import Hooks
 from looopy.types.message import StopReason, ToolCall, ToolResultMessage
 from looopy.types.state import Outcome
 
@@ -321,7 +321,8 @@ async def test_options_reach_the_provider():
     """Temperature, limits, the session id, and a key made for this actor."""
     provider = ScriptedProvider([text("ok")])
     config = LoopConfig(
-        options=ModelOptions(temperature=0.5, max_tokens=7),
+        temperature=0.5,
+        max_tokens=7,
         llm_timeout_s=9.0,
         hooks=Hooks(get_api_key=lambda name, auth: f"{name} for {auth.actor_id}"),
     )

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from operator import attrgetter
-
 import pytest
 
 from looopy.loop.guards import Guards, Spent
-from looopy.types.config import Budget, LoopConfig, UsageLimit
+from looopy.types.config import Budget, LoopConfig
 from looopy.types.message import Cost, StopReason, ToolCall, Usage
 
 
@@ -34,22 +32,14 @@ def test_so_many_model_calls_are_allowed():
 @pytest.mark.parametrize(
     ("budget", "usage", "stops"),
     [
-        (Budget(turn=UsageLimit(tokens=10)), Usage(total_tokens=9), False),
-        (Budget(turn=UsageLimit(tokens=10)), Usage(total_tokens=10), True),
-        (
-            Budget(turn=UsageLimit(tokens=10)),
-            Usage(input=3, output=4, cache_read=1, cache_write=1),
-            False,
-        ),
-        (
-            Budget(turn=UsageLimit(tokens=10)),
-            Usage(input=3, output=4, cache_read=1, cache_write=2),
-            True,
-        ),
-        (Budget(turn=UsageLimit(cost_usd=1.0)), Usage(cost=Cost(total=0.99)), False),
-        (Budget(turn=UsageLimit(cost_usd=1.0)), Usage(cost=Cost(total=1.0)), True),
+        (Budget(tokens=10), Usage(total_tokens=9), False),
+        (Budget(tokens=10), Usage(total_tokens=10), True),
+        (Budget(tokens=10), Usage(input=3, output=4, cache_read=1, cache_write=1), False),
+        (Budget(tokens=10), Usage(input=3, output=4, cache_read=1, cache_write=2), True),
+        (Budget(cost_usd=1.0), Usage(cost=Cost(total=0.99)), False),
+        (Budget(cost_usd=1.0), Usage(cost=Cost(total=1.0)), True),
         (Budget(), Usage(total_tokens=10**9, cost=Cost(total=1e9)), False),
-        (Budget(turn=UsageLimit(tokens=0)), Usage(), True),
+        (Budget(tokens=0), Usage(), True),
     ],
 )
 def test_a_budget_is_used_up_when_it_is_reached(budget, usage, stops):
@@ -66,14 +56,14 @@ def test_a_budget_is_used_up_when_it_is_reached(budget, usage, stops):
 @pytest.mark.parametrize(
     ("budget", "earlier", "now", "stops"),
     [
-        (Budget(context=UsageLimit(tokens=10)), 4, 5, False),
-        (Budget(context=UsageLimit(tokens=10)), 4, 6, True),
-        (Budget(context=UsageLimit(tokens=10)), 10, 0, True),
-        (Budget(context=UsageLimit(cost_usd=10)), 4, 5, False),
-        (Budget(context=UsageLimit(cost_usd=10)), 4, 6, True),
+        (Budget(context_tokens=10), 4, 5, False),
+        (Budget(context_tokens=10), 4, 6, True),
+        (Budget(context_tokens=10), 10, 0, True),
+        (Budget(context_cost_usd=10), 4, 5, False),
+        (Budget(context_cost_usd=10), 4, 6, True),
         (Budget(context_s=10), 4, 5, False),
         (Budget(context_s=10), 4, 6, True),
-        (Budget(turn=UsageLimit(tokens=10, cost_usd=10)), 100, 9, False),
+        (Budget(tokens=10, cost_usd=10), 100, 9, False),
     ],
 )
 def test_a_budget_of_the_context_counts_earlier_turns(budget, earlier, now, stops):
@@ -85,9 +75,10 @@ def test_a_budget_of_the_context_counts_earlier_turns(budget, earlier, now, stop
     verdict = guards.before_model_call()
     assert (verdict is not None) == stops
     if stops:
-        names = ("context.tokens", "context.cost_usd", "context_s")
-        [name] = [one for one in names if one in verdict.text]
-        assert attrgetter(name)(budget) is not None
+        [name] = [
+            n for n in ("context_tokens", "context_cost_usd", "context_s") if n in verdict.text
+        ]
+        assert getattr(budget, name) is not None
 
 
 def test_names_of_one_tool_are_one_in_a_loop():

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from looopy.errors import ConfigurationError
-from looopy.types.config import Budget, LoopConfig, ModelOptions, RetryPolicy, UsageLimit
+from looopy.types.config import Budget, LoopConfig, RetryPolicy
 from looopy.types.context import AuthContext, CancelToken, TurnContext
 
 SECRET = "canary-4f1d9c"
@@ -132,8 +132,10 @@ BAD = [
     *[("busy_timeout_s", value) for value in (-1, NAN, None, "30")],
     *[("max_messages", value) for value in (0, -5, 2.5, True, "all")],
     *[("history_tokens", value) for value in (0, -5, 2.5, True, "all")],
+    *[("max_tokens", value) for value in (0, -5, 2.5, True)],
+    *[("temperature", value) for value in (-0.1, NAN, "hot")],
     ("on_doom_loop", "explode"),
-    ("auto_compact", "yes"),
+    ("thinking_level", "loud"),
     *[
         ("thinking_budgets", value)
         for value in (
@@ -163,14 +165,13 @@ def test_a_limit_out_of_its_range_is_refused_by_name(name, value):
         (RetryPolicy, "base_s", -1),
         (RetryPolicy, "cap_s", NAN),
         (RetryPolicy, "max_server_delay_s", -1),
-        *[(UsageLimit, "tokens", value) for value in (-1, 1.5)],
-        *[(UsageLimit, "cost_usd", value) for value in (NAN, -0.5)],
-        *[(ModelOptions, "max_tokens", value) for value in (0, -5, 2.5, True)],
-        *[(ModelOptions, "temperature", value) for value in (-0.1, NAN, "hot")],
-        (ModelOptions, "thinking_level", "loud"),
+        (Budget, "tokens", -1),
+        (Budget, "tokens", 1.5),
+        (Budget, "cost_usd", NAN),
+        (Budget, "cost_usd", -0.5),
     ],
 )
-def test_a_part_out_of_its_range_is_refused_by_name(part, name, value):
+def test_a_bad_retry_or_budget_is_refused_by_name(part, name, value):
     """The parts of the configuration are checked as the whole is."""
     with pytest.raises(ConfigurationError, match=rf"{part.__name__}\.{name}\b"):
         part(**{name: value})
@@ -186,10 +187,12 @@ def test_the_limits_of_the_ranges_are_allowed():
         max_messages=None,
         history_tokens=None,
         busy_timeout_s=0,
-        options=ModelOptions(temperature=0, max_tokens=1, thinking_level="high"),
+        temperature=0,
+        max_tokens=1,
+        thinking_level="high",
         thinking_budgets={"minimal": 1024, "xhigh": 99_999},
         retry=RetryPolicy(attempts=0, base_s=0, cap_s=0, max_server_delay_s=0),
-        budget=Budget(turn=UsageLimit(tokens=0, cost_usd=0)),
+        budget=Budget(tokens=0, cost_usd=0),
     )
 
 

@@ -27,7 +27,7 @@ from looopy.errors import ConfigurationError, InvalidTool, UnknownModel
 from looopy.llm.provider import Abilities, LLMProvider, abilities_of
 from looopy.tools.base import Tool, ToolContext, ToolResult
 from looopy.tools.gather import ToolSource, gather_tools
-from looopy.types.config import Hooks, LoopConfig, ModelOptions
+from looopy.types.config import Hooks, LoopConfig
 from looopy.types.context import AuthContext
 from looopy.types.message import (
     AssistantMessage,
@@ -75,15 +75,12 @@ class RunOptions:
         if config.max_retry_delay_ms is not None:
             retry = replace(retry, max_server_delay_s=config.max_retry_delay_ms / 1000)
         reasoning = None if config.reasoning is ThinkingLevel.OFF else config.reasoning
-        asked = ModelOptions(
-            temperature=config.temperature,
-            max_tokens=config.max_tokens,
-            thinking_level=reasoning,
-        )
         return replace(
             loop,
             retry=retry,
-            options=asked.over(loop.options),
+            temperature=loop.temperature if config.temperature is None else config.temperature,
+            max_tokens=loop.max_tokens if config.max_tokens is None else config.max_tokens,
+            thinking_level=loop.thinking_level if reasoning is None else reasoning,
             hooks=self._hooks(loop.hooks),
         )
 

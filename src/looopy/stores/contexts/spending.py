@@ -21,7 +21,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 from looopy.errors import BudgetExceeded, ValueRefused
 from looopy.stores.rows.meta import from_us
-from looopy.types.config import Budget, UsageLimit
+from looopy.types.config import Budget
 from looopy.types.message import Usage
 
 Period: TypeAlias = Literal["day", "month"]
@@ -91,7 +91,7 @@ class Allowance:
     Attributes:
         account: See `account_of`.
         tokens, nanos: The limits, or `None`.
-        name: The field of `Budget` that has its limits, such as `owner_day`.
+        name: The beginning of the names of its limits in `Budget`, such as `owner_day`.
     """
 
     account: str
@@ -124,10 +124,11 @@ def allowances_of(budget: Budget, owner: str | None) -> list[Allowance]:
         periods: tuple[Period, Period] = ("day", "month")
         for period in periods:
             name = f"{whose}_{period}"
-            limit: UsageLimit = getattr(budget, name)
-            if limit:
-                nanos = None if limit.cost_usd is None else nanos_of(limit.cost_usd)
-                found.append(Allowance(account, period, limit.tokens, nanos, name))
+            tokens: int | None = getattr(budget, f"{name}_tokens")
+            dollars: float | None = getattr(budget, f"{name}_cost_usd")
+            if tokens is not None or dollars is not None:
+                nanos = None if dollars is None else nanos_of(dollars)
+                found.append(Allowance(account, period, tokens, nanos, name))
     return found
 
 
@@ -274,7 +275,7 @@ def check_room(
     for what, limit, asked, settled, held in limits:
         if limit is None or settled + held + asked <= limit:
             continue
-        name = f"{allowance.name}.{what}"
+        name = f"{allowance.name}_{what}"
         unit = "tokens" if what == "tokens" else "dollars"
         left = max(0, limit - settled - held)
         shown = (_shown(n, what) for n in (settled, limit, held, asked, left))
@@ -282,7 +283,7 @@ def check_room(
         _, _, until = bounds_of(key)
         whose = "this owner" if allowance.account != TENANT else "this tenant"
         beside = f", calls that run may use {is_held} more" if held else ""
-        shorter = "allow shorter answers with ModelOptions.max_tokens"
+        shorter = "allow shorter answers with LoopConfig.max_tokens"
         ways = f"raise it, {shorter}, or continue after {until:%Y-%m-%d %H:%M} UTC"
         if never:
             ways = f"raise it, or {shorter}"

@@ -107,7 +107,7 @@ class SpendingContract(Contract):
             await stores.spending.reserve("one", Amount(11, 0), [_day(_ADA, 100)], place=_HERE)
         (day,) = await stores.spending.spent(_ADA)
         facts = no.value.limit, no.value.value, no.value.resets_at, no.value.waits
-        assert facts == ("owner_day.tokens", 100, day.until, False)
+        assert facts == ("owner_day_tokens", 100, day.until, False)
 
     async def test_a_call_without_room_in_one_account_is_in_none(self, stores: Stores) -> None:
         """All accounts have room, or nothing is written in any; in whichever order they come."""

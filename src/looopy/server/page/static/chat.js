@@ -696,7 +696,7 @@ function bar(text, action, act, kind = "") {
 
 /** The budget that has no room, and what it takes. @param {string | null} [limit] its name */
 function budgetText(limit) {
-  const [whose, period] = (limit ?? "").split(/[_.]/);
+  const [whose, period] = (limit ?? "").split("_");
   if (whose === "owner") return `your budget of the ${period} to be raised or renewed`;
   if (whose === "tenant") return `the tenant's budget of the ${period} to be raised or renewed`;
   return "the budget to be raised";
