@@ -12,8 +12,8 @@ it loads no vendor's SDK; making a provider does. Exports: the names in `__all__
   server takes; `strict` makes schemas that a server enforces; `documents` chooses the documents
   that an API takes, `options` the options.
 - Answer: `sse` reads the bytes, `reader` is the part of a reader that is the same for every format,
-  `accumulate` builds the message and its stream events, `thoughts` finds `<think>` tags,
-  `logprobs` reads log-probabilities, `prices` adds the cost by its `price_list`.
+  `accumulate` builds the message and its stream events, `calls` its tool calls, `thoughts` finds
+  `<think>` tags, `logprobs` reads log-probabilities, `prices` adds the cost by its `price_list`.
 - Failure: `failures` turns the status, headers and text of an HTTP error into a typed error;
   `overflow` notices a window that overflowed silently; `retry` decides if the loop calls again,
   and after how many seconds.

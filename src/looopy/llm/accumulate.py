@@ -4,11 +4,11 @@ Builds one assistant message from the pieces of a provider's stream.
 Every provider has its own wire format, but all of them send the same few things: more text, more
 thinking, more of a tool call's arguments, the end. An `Accumulator` takes these and returns the
 stream events that follow from them. Pieces are kept in lists and joined once, so a message costs
-time in proportion to its length.
+time in proportion to its length. `looopy.llm.calls` finds the call that a piece belongs to.
 
 Only a message that ended well announces its tool calls. One that breaks off may be cut anywhere, so
 `snapshot` and `error` leave unfinished calls out and keep the text. The arguments of a call are
-judged here and nowhere else: a JSON object that every store can keep, or `invalid_arguments`.
+judged once, in `done`: a JSON object that every store can keep, or `invalid_arguments`.
 
 A character may come in two halves, a surrogate in each of two pieces. The first one waits for the
 other, so that no reader ever sees a half.
@@ -19,9 +19,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
-from looopy.types.arguments import read_json
+from looopy.llm.calls import Calls, arguments_of
 from looopy.types.constructors import maker
 from looopy.types.message import (
     NO_USAGE,
@@ -57,8 +57,8 @@ class _Block:
     """One block as it grows."""
 
     __slots__ = (
-        *("call", "call_id", "citations", "half", "kind", "lost", "name", "parts", "redacted"),
-        *("server", "signature"),
+        *("call", "citations", "half", "kind", "lost", "parts", "redacted", "server"),
+        *("signature",),
     )
 
     def __init__(self, kind: Literal["text", "thinking", "toolcall", "server"]) -> None:
@@ -68,8 +68,6 @@ class _Block:
         self.lost = False  # a lone half was replaced
         self.signature: list[str] = []
         self.redacted = False
-        self.call_id = ""
-        self.name = ""
         self.call: ToolCall | None = None  # once finished
         self.citations: list[Citation] | None = None
         self.server: ServerToolCall | ServerToolResult | None = None
@@ -115,7 +113,6 @@ class Accumulator:
 
     __slots__ = (
         "_blocks",
-        "_by_index",
         "_calls",
         "_current",
         "_final",
@@ -151,8 +148,7 @@ class Accumulator:
         self._new_call_id = new_call_id
         self._blocks: list[_Block] = []
         self._current: int | None = None  # the open text or thinking block
-        self._calls: list[int] = []  # positions of the call blocks
-        self._by_index: dict[int, int] = {}  # the provider's index of a call -> position
+        self._calls = Calls()
         self._final: AssistantMessage | None = None
         self._started = False
 
@@ -165,6 +161,11 @@ class Accumulator:
     def has_content(self) -> bool:
         """True if any piece came."""
         return bool(self._blocks)
+
+    @property
+    def has_calls(self) -> bool:
+        """True if a tool call began."""
+        return bool(self._calls.all)
 
     @property
     def finished(self) -> bool:
@@ -282,27 +283,24 @@ class Accumulator:
         More of a tool call.
 
         Args:
-            index: Which call of this message, as the provider counts; pieces of several may
-                alternate. `None`: the one that *call_id* names, or else the last.
-            call_id: Usually only in the first piece. Another id at the same index is another call:
-                some servers send every call as number 0.
+            index: The call's number in this message, as the provider counts; pieces of several may
+                alternate. `None`: the provider does not count.
+            call_id: Usually only in the first piece.
             name: Usually only in the first piece.
             arguments_delta: The next piece of the argument JSON.
             signature: The provider's opaque mark of the call, whole.
         """
         events: list[StreamEvent] = []
-        position = self._find_call(index, call_id)
-        if position is None:
+        call = self._calls.find(index, call_id or "", name or "", arguments_delta)
+        if call is None:
             self._close_current(events)
-            position = len(self._blocks)
-            self._blocks.append(_Block("toolcall"))
-            self._calls.append(position)
-            self._by_index[len(self._calls) - 1 if index is None else index] = position
+            block, position = _Block("toolcall"), len(self._blocks)
+            self._blocks.append(block)
+            call = self._calls.begin(index, call_id or "", name or "", position, block)
             known = ToolCall(call_id or "", name or "", {}) if call_id or name else None
             events.append(StreamEvent("toolcall_start", position, partial=self, tool_call=known))
+        position = call.position
         block = self._blocks[position]
-        block.call_id = block.call_id or call_id or ""
-        block.name = block.name or name or ""
         if signature:
             block.signature = [signature]
         if shown := block.take(arguments_delta):
@@ -324,25 +322,30 @@ class Accumulator:
             self.usage = usage
         events: list[StreamEvent] = []
         self._close_current(events)
-        self._make_ids_unique()
-        cut = stop_reason == StopReason.LENGTH
-        for position in self._calls:
+        used: set[str] = set()
+        cut = self._calls.all[-1] if stop_reason == StopReason.LENGTH and self._calls.all else None
+        for call in self._calls.asked():
+            position = call.position
             block = self._blocks[position]
             if rest := block.take_rest():
                 events.append(StreamEvent("toolcall_delta", position, rest, self))
-            if cut and position == self._calls[-1] and not block.joined().strip():
+            pieces, raw = block.parts, block.joined()
+            if call is cut and not raw.strip():
                 continue
-            raw = block.joined()
-            arguments, invalid = parse_arguments(raw)
+            call_id = call.call_id
+            if not call_id.strip() or call_id in used:
+                call_id = self._new_call_id()
+            used.add(call_id)
+            arguments, invalid = arguments_of(raw, pieces)
             block.call = ToolCall(
-                block.call_id,
-                block.name,
+                call_id,
+                call.name,
                 arguments,
                 thought_signature="".join(block.signature) or None,
                 invalid_arguments=invalid,
             )
             events.append(StreamEvent("toolcall_end", position, raw, self, tool_call=block.call))
-        called = any(self._blocks[p].call for p in self._calls)
+        called = bool(used)
         if called and stop_reason in (StopReason.STOP, StopReason.PAUSED):
             stop_reason = StopReason.TOOL_USE
         elif not called and stop_reason == StopReason.TOOL_USE:
@@ -392,27 +395,6 @@ class Accumulator:
             events.append(StreamEvent(_DELTA[block.kind], position, rest, self))
         events.append(StreamEvent(_END[block.kind], position, block.joined(), self))
 
-    def _find_call(self, index: int | None, call_id: str | None) -> int | None:
-        if index is None:
-            if not self._calls:
-                return None
-            if not call_id:
-                return self._calls[-1]
-            return next((p for p in self._calls if self._blocks[p].call_id == call_id), None)
-        position = self._by_index.get(index)
-        if position is None:
-            return None
-        known = self._blocks[position].call_id
-        return None if call_id and known and call_id != known else position
-
-    def _make_ids_unique(self) -> None:
-        used: set[str] = set()
-        for position in self._calls:
-            block = self._blocks[position]
-            if not block.call_id.strip() or block.call_id in used:
-                block.call_id = self._new_call_id()
-            used.add(block.call_id)
-
     def _message(self, stop_reason: StopReason, error: str | None = None) -> AssistantMessage:
         return AssistantMessage(
             tuple(_content_of(b) for b in self._blocks if b.call or b.kind != "toolcall"),
@@ -442,23 +424,3 @@ def _content_of(block: _Block) -> AssistantBlock:
     if block.citations is None:
         return TextContent(block.joined(), text_signature=signature)
     return TextContent(block.joined(), text_signature=signature, citations=tuple(block.citations))
-
-
-def parse_arguments(raw: str) -> tuple[dict[str, Any], str | None]:
-    """
-    Read a call's arguments.
-
-    Args:
-        raw: The model's text. Blank means no arguments.
-
-    Returns:
-        The arguments and `None`; or, for anything but a JSON object that a store can keep, an empty
-        object and *raw* as it came.
-    """
-    if not raw.strip():
-        return {}, None
-    try:
-        value = read_json(raw)
-    except ValueError:
-        return {}, raw
-    return (value, None) if isinstance(value, dict) else ({}, raw)

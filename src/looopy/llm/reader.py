@@ -44,6 +44,8 @@ class AnswerReader:
         self, index: Any, call_id: Any, name: Any, arguments: Any, signature: str = ""
     ) -> tuple[StreamEvent, ...]:
         """More of a tool call; a value of a wrong type is left out."""
+        if isinstance(arguments, dict):
+            arguments = json.dumps(arguments, ensure_ascii=False)
         return self._answer.tool_call(
             index if isinstance(index, int) else None,
             call_id=call_id if isinstance(call_id, str) else None,

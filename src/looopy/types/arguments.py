@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from typing import Any, NoReturn
 
 from looopy.types.storable import MAX_INT, is_within_levels
@@ -19,17 +20,33 @@ def read_json(raw: str) -> Any:
     Raises:
         ValueError: It is not valid, or no store could keep it. The words follow "they are".
     """
+    value, end = read_first(raw)
+    if end < len(raw):
+        raise ValueError(f"not valid JSON (Extra data: char {end})")
+    return value
+
+
+def read_first(raw: str) -> tuple[Any, int]:
+    """
+    The JSON value that *raw* begins with, and the place of the next character that is not a space.
+
+    Raises:
+        ValueError: As `read_json` does.
+    """
     try:
-        value = json.loads(
-            raw, parse_constant=_refuse_constant, parse_int=_read_int, parse_float=_read_float
-        )
+        value, end = _DECODER.raw_decode(raw, _after_spaces(raw, 0))
     except json.JSONDecodeError as error:
         raise ValueError(f"not valid JSON ({error})") from None
     except RecursionError:
         raise ValueError("nested too deeply to be read") from None
     if not is_within_levels(value, MAX_ARGUMENT_DEPTH):
         raise ValueError(f"nested deeper than {MAX_ARGUMENT_DEPTH} levels")
-    return value
+    return value, _after_spaces(raw, end)
+
+
+def _after_spaces(raw: str, place: int) -> int:
+    found = _SPACES.match(raw, place)
+    return found.end() if found else place
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -49,3 +66,9 @@ def _read_float(digits: str) -> float:
     if not math.isfinite(value):
         raise ValueError("too large: a number does not fit 64 bits")
     return value
+
+
+_SPACES = re.compile(r"[ \t\n\r]*")
+_DECODER = json.JSONDecoder(
+    parse_constant=_refuse_constant, parse_int=_read_int, parse_float=_read_float
+)

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from looopy.errors import LLMUnavailable
-from looopy.llm.accumulate import Accumulator, parse_arguments
+from looopy.llm.accumulate import Accumulator
+from looopy.llm.calls import arguments_of
 from looopy.types.arguments import MAX_ARGUMENT_DEPTH
 from looopy.types.message import StopReason, TextContent, ThinkingContent, ToolCall, Usage
 
@@ -155,7 +156,7 @@ def test_a_call_cut_within_its_arguments_is_kept_as_invalid():
 @pytest.mark.parametrize("raw", ["", "  ", "{}", " {} "])
 def test_no_arguments_are_an_empty_object(raw):
     """Servers write it in many ways."""
-    assert parse_arguments(raw) == ({}, None)
+    assert arguments_of(raw) == ({}, None)
 
 
 DEEP = '{"a":' * MAX_ARGUMENT_DEPTH + "1" + "}" * MAX_ARGUMENT_DEPTH
@@ -180,13 +181,13 @@ DEEP = '{"a":' * MAX_ARGUMENT_DEPTH + "1" + "}" * MAX_ARGUMENT_DEPTH
 )
 def test_content_that_no_store_accepts_is_invalid(raw):
     """No JSON object, no finite number, no 64 bits, too deep: kept as it came, and not run."""
-    assert parse_arguments(raw) == ({}, raw)
+    assert arguments_of(raw) == ({}, raw)
 
 
 @pytest.mark.parametrize("raw", [DEEP, '{"a": -9223372036854775808}', '{"a": 1e300}'])
 def test_content_at_the_limits_is_accepted(raw):
     """The last depth, the last integer."""
-    assert parse_arguments(raw) == (json.loads(raw), None)
+    assert arguments_of(raw) == (json.loads(raw), None)
 
 
 JSON = st.recursive(

@@ -12,13 +12,12 @@ block is harmless, and some gateways send one.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from looopy.llm.accumulate import parse_arguments
 from looopy.llm.anthropic.format import SERVER_CALL, SERVER_RESULT
+from looopy.llm.calls import arguments_of
 from looopy.llm.reader import AnswerReader
 from looopy.types.message import Citation, ServerToolCall, ServerToolResult, StopReason, Usage
 from looopy.types.request import StreamEvent
@@ -65,7 +64,8 @@ class EventReader(AnswerReader):
         if kind == "content_block_delta":
             return self._delta(self._index(event), self._object(event, "delta"))
         if kind == "content_block_start":
-            return self._begin(self._index(event), self._object(event, "content_block"))
+            number = self._index(event, len(self._kinds))
+            return self._begin(number, self._object(event, "content_block"))
         if kind == "content_block_stop":
             return self._end(self._index(event))
         if kind == "message_start":
@@ -90,7 +90,8 @@ class EventReader(AnswerReader):
         reason = _STOP_REASONS.get(self._stop, StopReason.STOP)
         if reason is StopReason.PAUSED and not self._served:
             reason = StopReason.STOP  # the server has nothing to continue: the text is an answer
-        return self._answer.done(reason)
+        events = [event for index in list(self._calls) for event in self._end(index)]
+        return (*events, *self._answer.done(reason))
 
     def _begin(self, index: int, block: Mapping[str, Any]) -> Sequence[StreamEvent]:
         if index in self._kinds or self.finished:
@@ -120,13 +121,16 @@ class EventReader(AnswerReader):
 
     def _delta(self, index: int, delta: Mapping[str, Any]) -> Sequence[StreamEvent]:
         block, kind = self._kinds.get(index), delta.get("type")
+        if kind == "input_json_delta" and index not in self._inputs and block != "tool_use":
+            index = next((i for i in reversed(self._kinds) if self._kinds[i] == "tool_use"), index)
+            block = self._kinds.get(index)  # a gateway gave the piece another number
         if block is None:
             raise self._invalid("a piece of a block that it never began")
         if kind == "text_delta" and block == "text":
             return self._answer.text_delta(self._text(delta, "text"))
         if kind == "input_json_delta" and block == "tool_use":
             piece = self._text(delta, "partial_json")
-            if piece:
+            if piece.strip() not in ("", "{}"):
                 self._calls.pop(index, None)
             return self._answer.tool_call(index, arguments_delta=piece)
         if kind == "thinking_delta" and block == "thinking":
@@ -143,8 +147,8 @@ class EventReader(AnswerReader):
 
     def _end(self, index: int) -> Sequence[StreamEvent]:
         given = self._calls.pop(index, None)
-        if isinstance(given, dict) and given:  # a server that sends the call whole
-            return self._answer.tool_call(index, arguments_delta=json.dumps(given))
+        if given and isinstance(given, (dict, str)):  # a server that sends the call whole
+            return self._tool_call(index, None, None, given)
         item = self._items.pop(index, None)
         if item is not None:
             self._served = True
@@ -177,7 +181,7 @@ class EventReader(AnswerReader):
             name = kind.removesuffix(SERVER_RESULT)
             return ServerToolResult(self._text(item, "tool_use_id"), name, item=item)
         if said := "".join(pieces):
-            item["input"], _ = parse_arguments(said)
+            item["input"], _ = arguments_of(said)
         asked = item.get("input")
         return ServerToolCall(
             self._text(item, "id"),
@@ -231,11 +235,12 @@ class EventReader(AnswerReader):
             reasoning=min(self._thought, counts.get("output_tokens", 0)),
         )
 
-    def _index(self, event: Mapping[str, Any]) -> int:
+    def _index(self, event: Mapping[str, Any], missing: int | None = None) -> int:
+        """The number of an event's block; without one, *missing* or the newest block."""
         index = event.get("index")
-        if not isinstance(index, int):
-            raise self._invalid("a block without a number")
-        return index
+        if isinstance(index, int):
+            return index
+        return next(reversed(self._kinds), -1) if missing is None else missing
 
     def _object(self, event: Mapping[str, Any], name: str) -> Mapping[str, Any]:
         value = event.get(name)

@@ -560,7 +560,7 @@ class ChunkReader(AnswerReader):
 
     def _read_choice(self, choice: dict[str, Any], events: list[StreamEvent]) -> Mapping[str, Any]:
         """Add the *events* of a choice; return its delta."""
-        delta = choice.get("delta") or choice.get("message") or {}
+        delta = choice.get("delta") or self._whole(choice.get("message")) or {}
         if not isinstance(delta, dict):
             raise self._invalid("a delta that is not an object")
         for name in _THINKING_FIELDS:
@@ -583,13 +583,24 @@ class ChunkReader(AnswerReader):
             self._weigh(weighed.get("refusal"))
         if isinstance(refusal := delta.get("refusal"), str):
             events += self._answer.text_delta(refusal)
-        calls = delta.get("tool_calls")
-        for call in calls if isinstance(calls, list) else ():
+        found = delta.get("tool_calls")
+        calls = [found] if isinstance(found, dict) else found if isinstance(found, list) else []
+        for place, call in enumerate(calls):
             if isinstance(call, dict):
+                if len(calls) > 1 and call.get("index") is None:
+                    call = {**call, "index": place}  # noqa: PLW2901 - with the number that it has
                 events += self._read_call(call)
         if finish := choice.get("finish_reason"):
             self._finish = str(finish)
         return delta
+
+    def _whole(self, message: Any) -> Any:
+        """A whole *message*, without the parts that some servers repeat at the end of a stream."""
+        if not isinstance(message, dict) or not self._answer.has_content:
+            return message
+        calls = None if self._answer.has_calls else message.get("tool_calls")
+        text = None if self._answer.text else message.get("content")
+        return {"content": text, "tool_calls": calls}
 
     def _read_extra(self, delta: Mapping[str, Any]) -> bool:
         """Keep Google's signature of a text; return true if the text is a thought."""
@@ -619,8 +630,6 @@ class ChunkReader(AnswerReader):
         function = call.get("function")
         function = function if isinstance(function, dict) else {}
         arguments = function.get("arguments")
-        if isinstance(arguments, dict):
-            arguments = json.dumps(arguments, ensure_ascii=False)
         extra = call.get("extra_content")
         signature = packed(extra_content=extra) if isinstance(extra, dict) and extra else ""
         place, call_id, name = call.get("index"), call.get("id"), function.get("name")

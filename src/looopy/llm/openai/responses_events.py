@@ -39,6 +39,10 @@ class EventReader(AnswerReader):
     _items: int = field(init=False, default=0)  # that were read whole
     _shown: set[Any] = field(init=False, default_factory=set)  # items of which pieces have come
     _served: set[Any] = field(init=False, default_factory=set)  # the server's tools that began
+    # The ids of calls: of those that began, at the number and by the id of an item.
+    _call_ids: set[str] = field(init=False, default_factory=set)
+    _open_calls: dict[Any, str] = field(init=False, default_factory=dict)
+    _by_item: dict[str, str] = field(init=False, default_factory=dict)
     # The log-probabilities in the pieces of a text, for a server that does not repeat them.
     _pieces: list[Mapping[str, Any]] = field(init=False, default_factory=list)
 
@@ -74,7 +78,10 @@ class EventReader(AnswerReader):
             more = event.get("output_index") in self._shown
             return list(self._answer.thinking_delta("\n\n")) if more else []
         if kind == "response.function_call_arguments.delta":
-            return self._call(event, {}, _text(delta))
+            return self._more(event, _text(delta))
+        if kind == "response.function_call_arguments.done":
+            shown = event.get("output_index") in self._shown
+            return [] if shown else self._more(event, event.get("arguments"))
         if kind in ("response.output_item.added", "response.output_item.done"):
             item = event.get("item")
             if not isinstance(item, dict):
@@ -112,7 +119,12 @@ class EventReader(AnswerReader):
         self._shown.discard(event.get("output_index"))
         events = list(self._answer.end_block())
         if item.get("type") == "function_call":
-            events += self._call(event, item, "")
+            call_id, item_id = _text(item.get("call_id")), _text(item.get("id"))
+            self._call_ids.add(call_id)
+            self._open_calls[event.get("output_index")] = call_id
+            # Servers that give all items one id are known by their numbers alone.
+            self._by_item[item_id] = "" if item_id in self._by_item else call_id
+            events += self._call(event, call_id, item.get("name"), "")
         elif item.get("type") in SERVER_SIDE:
             self._served.add(event.get("output_index"))
             events += self._answer.server_tool_begins(_server_tool(item))
@@ -125,7 +137,11 @@ class EventReader(AnswerReader):
         shown = place in self._shown
         self._shown.discard(place)
         if kind == "function_call":
-            return self._call(event, item, "" if shown else _text(item.get("arguments")))
+            call_id, begun = _text(item.get("call_id")), self._open_calls.pop(place, "")
+            if begun and call_id not in self._call_ids:
+                call_id = begun  # some gateways change the id
+            arguments = "" if shown else item.get("arguments")
+            return self._call(event, call_id, item.get("name"), arguments)
         events: list[StreamEvent] = []
         if kind == "message":
             if not shown:
@@ -150,11 +166,14 @@ class EventReader(AnswerReader):
             events += answer.server_tool(block, "servertool_end" if runs else None)
         return [*events, *answer.end_block()]
 
+    def _more(self, event: Mapping[str, Any], arguments: Any) -> list[StreamEvent]:
+        """More of a call's arguments, without its head."""
+        return self._call(event, self._by_item.get(_text(event.get("item_id"))), None, arguments)
+
     def _call(
-        self, event: Mapping[str, Any], item: Mapping[str, Any], arguments: str
+        self, event: Mapping[str, Any], call_id: Any, name: Any, arguments: Any
     ) -> list[StreamEvent]:
-        index = event.get("output_index")
-        events = self._tool_call(index, item.get("call_id"), item.get("name"), arguments)
+        events = self._tool_call(event.get("output_index"), call_id, name, arguments)
         return self._piece(event, events) if arguments else list(events)
 
     def _finish(self, event: Mapping[str, Any]) -> list[StreamEvent]:
@@ -163,11 +182,13 @@ class EventReader(AnswerReader):
         self._named(response.get("id"))
         events: list[StreamEvent] = []
         output = response.get("output")
-        if not self._items and not self._answer.has_content and isinstance(output, list):
-            for index, item in enumerate(output):  # a server that does not stream
-                if isinstance(item, dict):
-                    at = {"output_index": index}
-                    events += [*self._begin(at, item), *self._whole(at, item)]
+        all_lost = not self._items and not self._answer.has_content  # of a server without a stream
+        calls_lost = not self._answer.has_calls
+        for index, item in enumerate(output if isinstance(output, list) else ()):
+            is_call = isinstance(item, dict) and item.get("type") == "function_call"
+            if isinstance(item, dict) and (all_lost or (calls_lost and is_call)):
+                at = {"output_index": index}
+                events += [*self._begin(at, item), *self._whole(at, item)]
         self._count(response)
         details = response.get("incomplete_details")
         reason = details.get("reason") if isinstance(details, dict) else None
