@@ -133,7 +133,7 @@ def test_no_tests_run_without_an_environment(ran):
     assert len(told) == 1
 
 
-def test_a_script_that_is_stopped_leaves_nothing_running(started, tmp_path):
+def test_a_stopped_script_leaves_no_process(started, tmp_path):
     """Neither the tests nor a step beside them, nor its files."""
     process = started(hangs="pythons")
     for line in process.stdout:

@@ -66,7 +66,7 @@ def test_memory_is_taken_where_there_is_plenty(free, spare_kb, has, monkeypatch)
     assert ground._has_room() is has
 
 
-def test_what_a_killed_run_left_is_swept_and_no_other(disk):
+def test_only_folders_of_killed_runs_are_removed(disk):
     """It would hold memory for ever; a run that goes on keeps its own."""
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
@@ -130,7 +130,7 @@ def test_a_worker_keeps_its_bytecode():
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 4, 7])
-def test_each_worker_begins_with_what_takes_long(workers):
+def test_each_worker_begins_with_long_tests(workers):
     """No test is lost or doubled, and no worker's part ends with a long one."""
     items = list(range(100))
     order = ground.spread(items, lambda n: n % 9 == 5, workers)
@@ -152,7 +152,7 @@ def test_no_test_is_lost_however_few_there_are(long, workers):
     assert sorted(ground.spread(items, lambda n: n < long, workers)) == items
 
 
-def test_ctrl_c_is_heard_where_it_was_inherited_ignored():
+def test_ctrl_c_works_where_it_was_inherited_ignored():
     """As in the background of a shell; a child that is started then can be interrupted."""
     child = "import signal; print(signal.getsignal(signal.SIGINT) is signal.SIG_IGN)"
     code = (
@@ -173,7 +173,7 @@ def test_ctrl_c_is_heard_where_it_was_inherited_ignored():
     assert shell.stdout.split() == ["True", "False"]
 
 
-def test_a_run_hears_ctrl_c():
+def test_a_run_ends_at_ctrl_c():
     """Whatever this run was started from."""
     assert signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
 

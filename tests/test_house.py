@@ -89,7 +89,7 @@ def test_no_file_holds_a_secret():
         (SECRETS, "key = 'sk" + "-ant-" + "a1" * 20 + "'"),
     ],
 )
-def test_the_patterns_find_what_they_are_for(pattern, line):
+def test_the_patterns_match_their_examples(pattern, line):
     """A check that can find nothing holds nothing."""
     assert re.search(pattern, line)
 
@@ -100,7 +100,7 @@ def test_the_checks_read_the_files_of_the_library():
     assert {"src/looopy/errors.py", "README.md", "pyproject.toml", ".ci/run"} <= names
 
 
-def test_an_ignored_type_says_which_and_why():
+def test_an_ignored_type_names_the_rule_and_the_reason():
     """`type: ignore[code]` is followed by its reason."""
     bare = [
         place

@@ -121,7 +121,7 @@ def test_a_killed_compaction_is_whole_or_did_not_happen(url, place, what, tmp_pa
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", ["sqlite", "asyncpg", PSYCOPG])
-def test_processes_that_compact_and_undo_at_once_lose_nothing(url, tmp_path):
+def test_simultaneous_compactions_and_undoings_lose_no_message(url, tmp_path):
     """Beside turns: each acknowledged message is there once, and each summary fits its place."""
     name = f"raced-{secrets.token_hex(4)}"
 

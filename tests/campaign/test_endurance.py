@@ -10,14 +10,14 @@ pytestmark = pytest.mark.campaign
 
 
 @pytest.mark.parametrize("store", split(["sqlite"], ["memory"]))
-async def test_turns_on_a_server_leave_nothing_behind(store, tmp_path):
+async def test_turns_on_a_server_leave_no_object(store, tmp_path):
     """Objects of each type are counted after each block of cancelled, failed and left turns."""
     url = "memory:" if store == "memory" else f"sqlite:///{tmp_path / 'endurance.db'}"
     run = await endure(url, turns=4 * VISIT, blocks=6)
     assert run.wrong == []
 
 
-async def test_the_campaign_finds_what_is_left_of_each_agent():
+async def test_the_campaign_finds_an_object_left_by_each_agent():
     """One object for ten turns is enough."""
 
     class Forgotten:

@@ -97,7 +97,7 @@ def test_the_next_erasure_ends_a_killed_one(url, place, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "asyncpg"])
-def test_a_stopped_process_brings_nothing_back(url, tmp_path):
+def test_a_process_stopped_during_an_erasure_restores_no_row(url, tmp_path):
     """It is stopped in its tool, its context is erased, and it continues: it may write nothing."""
     log, ready = tmp_path / "log", tmp_path / "ready"
 

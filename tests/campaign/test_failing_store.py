@@ -17,7 +17,7 @@ async def test_any_call_to_the_stores_may_fail(kind, url):
     assert tally.runs == _RUNS[kind] > tally.missed
 
 
-async def test_a_store_that_says_done_and_did_nothing_is_found_out():
+async def test_a_store_that_reports_success_without_a_write_is_detected():
     """The same check on a store that lies finds what it is there for."""
     found = []
     async with Place("memory:") as place:

@@ -52,7 +52,7 @@ async def test_an_archive_goes_through_pipes(looopy):
         assert len(await stores.state.list()) == 2
 
 
-async def test_wrong_usage_of_archives_says_what_to_do(looopy):
+async def test_wrong_usage_of_archives_prints_the_way_out(looopy):
     """And a file that is there stays as it was."""
     await looopy("chat", "ada", "--message", "one")
     kept = looopy.home / "kept.zip"

@@ -50,7 +50,7 @@ def run(capsys):
     return run
 
 
-async def test_a_turn_that_waits_for_a_budget_says_for_which(tmp_path, run):
+async def test_a_turn_that_waits_for_a_budget_names_it(tmp_path, run):
     """The list and the conversation itself; once it was continued, neither."""
     url = f"sqlite:///{tmp_path}/b.db"
     async with open_stores(url) as stores:

@@ -64,7 +64,7 @@ async def test_arithmetic_is_calculated_as_written(expression, value):
         ("1e999", "not a real number"),
     ],
 )
-def test_what_is_no_arithmetic_is_refused_with_a_reason(expression, why):
+def test_other_than_arithmetic_is_refused_with_the_reason(expression, why):
     """The model is told what to write instead."""
     with pytest.raises(ValueError, match=why):
         evaluate(expression)
@@ -80,7 +80,7 @@ def test_no_expression_does_more_than_calculate(expression):
     assert math.isfinite(value) if isinstance(value, float) else value.bit_length() <= 4096
 
 
-async def test_the_time_is_told_for_a_zone():
+async def test_the_time_is_returned_for_a_zone():
     """The zone's name and offset are part of the answer."""
     assert (await current_time("UTC")).endswith("UTC (UTC+0000)")
     assert "(UTC" in await current_time()

@@ -163,7 +163,7 @@ async def test_lines_typed_while_readline_leaves_are_lines(looopy):
     assert await session.status() == 0
 
 
-async def test_what_is_typed_during_an_answer_is_not_lost(looopy):
+async def test_text_typed_during_an_answer_is_kept(looopy):
     """The line is the next message; Ctrl-D behind it leaves after its answer."""
     session = await looopy.at_terminal("chat")
     await session.see("> ")
@@ -265,7 +265,7 @@ async def test_ctrl_c_at_the_prompt_drops_the_line(looopy, model):
 
 
 @pytest.mark.long
-async def test_an_empty_line_is_not_said(looopy, model):
+async def test_an_empty_line_is_not_sent(looopy, model):
     """The prompt comes again, and the model is not asked."""
     session = await looopy.at_terminal("chat")
     await session.see("> ")
@@ -353,7 +353,7 @@ owner._host = lambda: ""
 
 
 @pytest.mark.long
-async def test_a_turn_whose_process_cannot_be_seen_is_waited_for(looopy):
+async def test_a_turn_of_an_invisible_process_is_waited_for(looopy):
     """Between containers and off Linux only the lease tells that it was killed: then a question."""
     app_context = looopy.home / "app_context"
     app_context.mkdir()
@@ -466,7 +466,7 @@ async def test_colours_are_for_terminals_that_want_them(looopy, variable, colour
     assert ("\x1b[2m" in session.raw) is coloured
 
 
-async def test_lines_from_a_pipe_are_said_one_by_one(looopy):
+async def test_lines_from_a_pipe_are_sent_one_by_one(looopy):
     """Without a terminal there is no prompt, and the end of the input is the end."""
     ended = await looopy("chat", stdin="one\n\ntwo\n")
     assert ended.status == 0
@@ -474,7 +474,7 @@ async def test_lines_from_a_pipe_are_said_one_by_one(looopy):
     assert "> " not in ended.out
 
 
-async def test_a_pipe_tells_by_its_status_that_a_turn_failed(looopy, model):
+async def test_a_failed_turn_of_a_pipe_sets_the_status(looopy, model):
     """All lines are said; one that was not answered makes the status 1."""
     model.answers.insert(0, refuses(400, "no", type="invalid_request_error"))
     ended = await looopy("chat", stdin="one\ntwo\n")

@@ -87,14 +87,14 @@ async def test_a_failed_turn_can_be_continued(looopy, model):
     assert (ended.status, ended.out) == (0, "You said: one\nYou said: two\n")
 
 
-async def test_nothing_to_continue_is_no_failure(looopy):
+async def test_continuing_a_finished_conversation_succeeds(looopy):
     """A script may always pass `--continue`."""
     ended = await looopy("chat", "--continue", "--message", "one")
     assert (ended.status, ended.out) == (0, "You said: one\n")
     assert "no interrupted turn" in ended.err
 
 
-async def test_killed_in_a_slow_tool_it_goes_on_in_the_next_process(looopy, model):
+async def test_a_chat_killed_in_a_slow_tool_continues_in_the_next_process(looopy, model):
     """The call that was running runs again; what came before stays, and is not asked for again."""
     pipe = asyncio.subprocess.PIPE
     said = ("--json", "--message", "calculate 6*7", "--message", "wait 4")
@@ -117,7 +117,7 @@ async def test_killed_in_a_slow_tool_it_goes_on_in_the_next_process(looopy, mode
     assert len(model.received) == asked + 2
 
 
-async def test_without_continue_a_script_says_its_message(looopy, model):
+async def test_a_script_without_continue_sends_its_message(looopy, model):
     """The interrupted call is answered for the model, and the conversation goes on."""
     pipe = asyncio.subprocess.PIPE
     said = ("--json", "--message", "wait 600")
@@ -170,7 +170,7 @@ async def test_a_turn_elsewhere_refuses_a_message_here(looopy, model):
 # --- JSON --------------------------------------------------------------------------------------
 
 
-async def test_json_is_one_event_a_line_and_nothing_else(looopy):
+async def test_json_output_is_one_event_a_line(looopy):
     """Deltas are there, the order is the turn's, and all is ASCII without control characters."""
     ended = await looopy("chat", "--json", "--message", "calculate 2+2", "--message", HOSTILE)
     assert ended.status == 0
@@ -193,7 +193,7 @@ def _obeyed(text):
     return [c for c in text if c not in "\n\t" and unicodedata.category(c) in ("Cc", "Cs", "Cf")]
 
 
-async def test_what_a_model_says_reaches_no_terminal_as_a_command(looopy, model):
+async def test_an_answer_reaches_no_terminal_as_a_command(looopy, model):
     """Also when a sequence is cut between two deltas, and when it is shown again later."""
     name = {"index": 0, "id": "c1", "type": "function"}
     name["function"] = {"name": "x\x1b[31m", "arguments": json.dumps({"\x1b[1m": HOSTILE})}
@@ -238,7 +238,7 @@ def _is_short(ended):
         (["--message", " "], "the message is empty"),
     ],
 )
-async def test_wrong_usage_is_told_in_two_lines_and_makes_nothing(looopy, model, args, why):
+async def test_wrong_usage_prints_two_lines_and_makes_no_file(looopy, model, args, why):
     """Status 2, the way out in the message, no traceback, no database."""
     ended = await looopy("chat", *args, "--message", "hello")
     assert (ended.status, ended.out) == (2, "")
@@ -259,7 +259,7 @@ async def test_a_missing_key_names_its_variable(looopy):
     assert not looopy.database.exists()
 
 
-async def test_a_traceback_is_for_those_who_ask_for_it(looopy):
+async def test_a_traceback_is_printed_only_on_request(looopy):
     """`LOOOPY_DEBUG=1` shows where an error came from, before its line."""
     looopy.env["LOOOPY_DEBUG"] = "1"
     ended = await looopy("chat", "--model", "nobody/knows", "--message", "hello")
@@ -268,7 +268,7 @@ async def test_a_traceback_is_for_those_who_ask_for_it(looopy):
     assert ended.err.splitlines()[-1].startswith("error: no provider knows")
 
 
-async def test_a_data_folder_that_cannot_be_made_is_told(looopy):
+async def test_a_data_folder_that_cannot_be_made_is_reported(looopy):
     """With the variable that mends it."""
     (looopy.home / "data").write_text("in the way")
     ended = await looopy("chat", "--message", "hello")
@@ -337,7 +337,7 @@ async def test_a_reader_that_leaves_ends_the_program_quietly(looopy, model):
 # --- loading -----------------------------------------------------------------------------------
 
 
-def test_help_loads_next_to_nothing():
+def test_help_imports_few_modules():
     """`looopy --help` is quick because it imports neither asyncio nor any library."""
     code = (
         "import sys\nfrom looopy.cli.main import main\n"

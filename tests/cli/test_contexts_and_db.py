@@ -200,7 +200,7 @@ async def test_conversations_are_deleted_with_a_report(looopy):
         assert (await looopy("contexts", "delete", *bad, "--yes")).status == 2
 
 
-async def test_one_that_cannot_be_deleted_stops_no_other(looopy):
+async def test_a_conversation_that_cannot_be_deleted_stops_no_other(looopy):
     """Each that is busy or gone is a line; so a second run ends what a killed one began."""
     looopy.database.parent.mkdir()
     async with open_stores(f"sqlite:///{looopy.database}") as stores:
@@ -344,7 +344,7 @@ async def test_a_database_of_another_kind_is_refused(looopy):
 # --- the rest ----------------------------------------------------------------------------------
 
 
-async def test_models_tells_the_choice_and_the_embedded_ones(looopy):
+async def test_models_prints_the_choice_and_the_embedded_ones(looopy):
     """Which model would answer, why, how old its prices are, and what is there already."""
     looopy.env["LOOOPY_CACHE"] = str(looopy.home / "cache")
     out = (await looopy("models")).out
@@ -365,7 +365,7 @@ async def test_models_tells_the_choice_and_the_embedded_ones(looopy):
     ],
     ids=["old", "old and fetched", "without the extra", "damaged"],
 )
-def test_models_tells_what_to_do_about_prices(monkeypatch, capsys, source, spec, line):
+def test_models_prints_how_to_get_prices(monkeypatch, capsys, source, spec, line):
     """A line ends in the way out."""
     old = source and PriceList(source=source, version="0.2.3", known_until=date(2025, 1, 1))
     monkeypatch.setenv("LOOOPY_MODEL", "local")
@@ -375,7 +375,7 @@ def test_models_tells_what_to_do_about_prices(monkeypatch, capsys, source, spec,
     assert line + "\n" in capsys.readouterr().out
 
 
-async def test_the_version_is_told(looopy):
+async def test_the_version_is_printed(looopy):
     """As one line."""
     ended = await looopy("--version")
     assert (ended.status, ended.out) == (0, f"looopy {version('looopy')}\n")
@@ -412,7 +412,7 @@ async def test_the_embedded_model_is_not_downloaded_unasked(looopy):
         ({"LOCALAPPDATA": "/local"}, "win32", "/local/looopy"),
     ],
 )
-def test_data_lies_where_the_system_keeps_it(env, platform, end):
+def test_data_is_in_the_data_folder_of_the_system(env, platform, end):
     """What the user sets wins over the system's habit."""
     if sys.platform == "win32":
         pytest.skip("paths are compared as POSIX writes them")

@@ -88,7 +88,7 @@ def ends(text, position=2):
     return MessageEnd(message=AssistantMessage(text), position=position, **C)
 
 
-def test_an_answer_that_is_told_again_is_printed_once():
+def test_an_answer_sent_twice_is_printed_once():
     """Only its rest is printed, wherever the connection was cut; another answer begins a line."""
     begun = [starts(), *grows("One, ", "two")]
     assert shown(

@@ -35,7 +35,7 @@ def test_harmless_characters_stay_as_they_are(text):
 
 
 @given(ANY)
-def test_making_safe_twice_changes_nothing_more(text):
+def test_making_safe_text_safe_leaves_it_unchanged(text):
     """What was made safe is safe."""
     assert safe_text(safe_text(text)) == safe_text(text)
 

@@ -23,7 +23,7 @@ LIMITS = {
 
 
 @pytest.mark.parametrize("said", LIMITS)
-def test_a_limit_that_is_wrong_is_said_at_the_start(said, capsys):
+def test_an_invalid_limit_is_reported_at_the_start(said, capsys):
     """Before anything is opened; a right one takes part in the same check."""
     assert main(["serve", "app:build", "--limit", "body_s=2.5", "--limit", said]) == 2
     assert LIMITS[said] in capsys.readouterr().err

@@ -34,7 +34,7 @@ async def make():
         await agent.close()
 
 
-def test_an_agent_begins_with_nothing():
+def test_a_new_agent_has_an_empty_state():
     """Each field of the state has its default."""
     state = pi.Agent().state
     assert (state.system_prompt, state.tools, state.messages) == ("", [], [])
@@ -82,7 +82,7 @@ async def test_subscribing_and_setters_send_no_event(make):
     assert first[:count] == gone
 
 
-async def test_a_listener_may_fail_or_leave_while_it_is_told(make):
+async def test_a_listener_may_raise_or_unsubscribe_in_its_call(make):
     """The others hear everything, and the run goes on."""
     agent = make([text("a")])
     agent.subscribe(lambda _: 1 / 0)
@@ -95,7 +95,7 @@ async def test_a_listener_may_fail_or_leave_while_it_is_told(make):
         agent.subscribe(agent.prompt)
 
 
-async def test_the_setters_change_what_the_next_run_uses(make):
+async def test_the_setters_apply_to_the_next_run(make):
     """Model, prompt, tools, thinking level; messages are copied, added, cleared."""
     agent = make()
     model = ScriptedProvider([text("a")])
@@ -131,7 +131,7 @@ async def test_a_list_of_messages_that_was_changed_reaches_the_context(make):
     assert [m.text for m in agent.state.messages] == ["two", "b", "three", "c"]
 
 
-async def test_what_was_said_is_remembered(make):
+async def test_the_next_run_gets_the_earlier_messages(make):
     """Two messages after one prompt, four after two."""
     model = ScriptedProvider([text("a"), text("b")])
     agent = make(model)
@@ -197,7 +197,7 @@ async def test_queues_leave_the_messages_alone(make):
     assert not agent.has_queued_messages()
 
 
-async def test_reset_forgets_what_was_said_queued_and_wrong(make):
+async def test_reset_clears_messages_queues_and_error(make):
     """Model, prompt, tools and listeners stay."""
     model = ScriptedProvider([failure(LLMUnavailable("down")), text("a")])
     agent = make(model, system_prompt="p", tools=[greet])
@@ -217,7 +217,7 @@ async def test_reset_forgets_what_was_said_queued_and_wrong(make):
     assert events[-1].type == "agent_end"
 
 
-async def test_aborting_an_idle_agent_does_nothing(make):
+async def test_aborting_an_idle_agent_has_no_effect(make):
     """Before a run, and after one."""
     agent = make([text("a")])
     agent.abort()
@@ -275,7 +275,7 @@ async def test_a_running_agent_takes_no_other_prompt(make):
     assert agent.state.messages[-1].text == "a"
 
 
-async def test_continue_says_what_is_queued_behind_an_answer(make):
+async def test_continue_delivers_messages_queued_after_an_answer(make):
     """Nothing was said, or an answer stands and nothing is queued: a ValueError."""
     agent = make([text("a"), text("b")])
     with pytest.raises(ValueError, match="no messages"):
@@ -320,7 +320,7 @@ async def test_each_queue_has_a_mode_of_its_own(make):
         assert spoken == expected[next(iter(modes))]
 
 
-async def test_what_is_queued_is_stored_in_its_order():
+async def test_queued_messages_are_stored_in_order():
     """Though the first takes longer: nobody overtakes."""
     stored, slow = [], asyncio.Event()
 
@@ -340,7 +340,7 @@ async def test_what_is_queued_is_stored_in_its_order():
     assert stored == ["one", "two"]
 
 
-async def test_all_queued_messages_may_be_said_at_once(make):
+async def test_all_queued_messages_may_be_delivered_at_once(make):
     """With the mode `all`."""
     model = ScriptedProvider([text("a"), text("b")])
     agent = make(model, steering_mode="all", follow_up_mode="all")
@@ -473,7 +473,7 @@ async def test_a_store_that_is_lost_ends_the_run_all_the_same(make, monkeypatch)
     assert state.pending_tool_calls == set()
 
 
-async def test_what_keeps_a_run_from_beginning_is_raised(make):
+async def test_an_error_before_the_start_of_a_run_is_raised(make):
     """Nothing was announced, nothing is on, and the next run is as ever."""
     agent = make([text("a")])
     events, model = heard(agent), agent.state.model
@@ -486,7 +486,7 @@ async def test_what_keeps_a_run_from_beginning_is_raised(make):
     assert agent.state.messages[-1].text == "a"
 
 
-async def test_what_was_stored_ahead_of_a_run_that_did_not_begin_is_in_the_state(make):
+async def test_messages_stored_before_a_run_that_failed_to_start_are_in_the_state(make):
     """Of several prompts all but the last; the next run follows them."""
     model = ScriptedProvider([text("a")])
     agent = make(model)
@@ -564,7 +564,7 @@ async def stores(request, tmp_path):
         yield opened
 
 
-async def test_a_conversation_goes_on_in_another_agent(make, stores):
+async def test_a_conversation_continues_in_another_agent(make, stores):
     """Messages, and what was queued: pi forgets both with the process."""
     first = make([text("a")], stores=stores, context_id="ada")
     await first.prompt("hi")
@@ -604,7 +604,7 @@ async def test_an_agent_that_was_closed_can_be_used_again(make, stores):
     assert [m.text for m in agent.state.messages] == ["hi", "a", "again", "b"]
 
 
-async def test_what_waits_for_a_person_is_answered_beneath(make):
+async def test_a_pending_request_is_answered_by_the_agent_underneath(make):
     """Our own agent asks and is answered, and the state follows: pi has no word for it."""
     careful = pi.AgentTool("careful", "Ask first", effects="none", needs_approval=True)
     careful.execute = greet.execute

@@ -30,7 +30,7 @@ def die_in_a_tool(url, effects):
 @pytest.mark.parametrize(
     ("effects", "result"), [("idempotent", "ran again"), ("external", "is unknown")]
 )
-def test_a_killed_run_goes_on_in_another_process(tmp_path, sqlite_file, effects, result):
+def test_a_killed_run_continues_in_another_process(tmp_path, sqlite_file, effects, result):
     """What was said and queued is there; a tool that may run again does, any other does not."""
     url = f"sqlite:///{sqlite_file}"
     died = wait(fork(lambda: die_in_a_tool(url, effects), tmp_path / "log"))

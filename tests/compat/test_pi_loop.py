@@ -60,7 +60,7 @@ def test_continue_refuses_at_the_call(messages, why):
         pi.agent_loop_continue(messages=messages, config=config(ScriptedProvider([])))
 
 
-async def test_continue_says_nothing_of_what_was_there():
+async def test_continue_emits_no_event_for_earlier_messages():
     """From a user's message: one new answer, and one `message_end`."""
     events = await collect(
         pi.agent_loop_continue(
@@ -172,7 +172,7 @@ def pi_config_with_retry():
     return LoopConfig(retry=RetryPolicy(base_s=0))
 
 
-async def test_steering_waits_behind_the_prompt():
+async def test_steering_comes_after_the_prompt():
     """What is queued at the start is said in the first turn, before the model is asked."""
     model = ScriptedProvider([text("b")])
     steer = _once([pi.UserMessage("also")])
@@ -182,7 +182,7 @@ async def test_steering_waits_behind_the_prompt():
     assert names(events)[:7] == [*PLAIN[:4], *PLAIN[2:4], "message_start assistant"]
 
 
-async def test_updates_carry_the_message_so_far_and_what_the_provider_said():
+async def test_updates_have_the_partial_message_and_the_provider_event():
     """All nine kinds of pieces, text growing."""
     model = ScriptedProvider(
         [(text("abcd"), tool_call("greet", name="x")), text("")], chunk_chars=2
@@ -333,7 +333,7 @@ async def test_tools_run_one_after_the_other_by_default():
     await run
 
 
-async def test_steering_skips_what_has_not_started():
+async def test_steering_skips_calls_that_have_not_started():
     """Each skipped call has its start, its end and its result; then the model hears the user."""
     ran = []
 
@@ -387,7 +387,7 @@ async def test_parallel_calls_are_skipped_before_they_are_launched_and_not_after
     assert [m.text for m in events[-1].messages[-2:]] == ["now", "ok"]
 
 
-async def test_the_calls_may_run_before_steering_is_heard():
+async def test_the_calls_may_run_before_steering_is_delivered():
     """As pi does since 0.58, with `steering="after_batch"`."""
     from looopy import LoopConfig
 
@@ -490,7 +490,7 @@ async def test_bad_arguments_go_back_to_the_model():
     assert events[-1].messages[-1].text == "sorry"
 
 
-async def test_an_unknown_tool_is_an_error_result_and_the_run_goes_on():
+async def test_an_unknown_tool_is_an_error_result_and_the_run_continues():
     """Failing tools too."""
     model = ScriptedProvider([(tool_call("nobody"), tool_call("boom")), text("ok")])
     events = await collect(_loop("go", model, tools=[boom]))
@@ -501,7 +501,7 @@ async def test_an_unknown_tool_is_an_error_result_and_the_run_goes_on():
     assert events[-1].messages[-1].text == "ok"
 
 
-async def test_an_abort_keeps_what_was_said_and_ends_in_order():
+async def test_an_abort_keeps_the_partial_answer_and_ends_the_run():
     """In the middle of a stream, or before anything came."""
     for words in ("so far", ""):
         model, controller = Silence(words), pi.AbortController()
@@ -525,7 +525,7 @@ async def test_a_signal_that_was_given_before_aborts_at_once():
     assert (events[-1].messages[-1].stop_reason, model.requests) == ("aborted", [])
 
 
-async def test_a_poller_that_fails_has_nothing_to_say():
+async def test_a_failing_poller_delivers_no_message():
     """A callback of pi's must not raise; here it does no harm."""
 
     def poll():

@@ -45,7 +45,7 @@ def at(agent, kind, act):
     leave = agent.subscribe(listener)
 
 
-async def test_what_was_queued_last_outlives_the_agent(make, monkeypatch):
+async def test_the_last_queued_message_outlives_the_agent(make, monkeypatch):
     """Nobody has awaited that it is stored, and the agent is closed at once."""
     async with make(text("a")) as first:
         await first.prompt("hi")
@@ -66,7 +66,7 @@ async def test_what_was_queued_last_outlives_the_agent(make, monkeypatch):
     assert [entry.message.text for entry in entries] == ["later", "now"]
 
 
-async def test_closing_tells_what_could_not_be_stored(make, monkeypatch):
+async def test_closing_raises_for_unstored_messages(make, monkeypatch):
     """And lets go of the stores all the same."""
     agent = make(text("a"))
     await agent.prompt("hi")
@@ -87,7 +87,7 @@ async def test_closing_tells_what_could_not_be_stored(make, monkeypatch):
     assert await other.looopy.has_queued_messages()
 
 
-async def test_continue_says_what_another_process_has_queued(make):
+async def test_continue_delivers_messages_queued_by_another_process(make):
     """Steering first, then follow-ups, one by one."""
     async with make(text("a")) as first:
         await first.prompt("hi")
@@ -101,7 +101,7 @@ async def test_continue_says_what_another_process_has_queued(make):
 
 
 @pytest.mark.parametrize("kind", ["message_start", "message_update", "message_end", "turn_end"])
-async def test_what_a_listener_queues_at_the_end_is_said_in_the_run(make, kind):
+async def test_a_message_queued_by_a_listener_at_the_end_joins_the_run(make, kind):
     """Steering before follow-ups; it stays one run, which tells all that was said."""
     agent = make(text("a"), text("b"), text("c"))
     events = heard(agent)
@@ -116,7 +116,7 @@ async def test_what_a_listener_queues_at_the_end_is_said_in_the_run(make, kind):
     assert spoken(agent) == [m.text for m in await agent.looopy.get_messages()]
 
 
-async def test_what_is_queued_while_a_model_speaks_is_stored_before_its_answer(make):
+async def test_a_message_queued_during_an_answer_is_stored_before_it(make):
     """So the turn beneath goes on with it, and no second one is needed."""
     agent = make(text("a"), text("b"))
     at(agent, "message_update", lambda: agent.follow_up("later"))
@@ -125,7 +125,7 @@ async def test_what_is_queued_while_a_model_speaks_is_stored_before_its_answer(m
     assert agent.looopy.state.turn_count == 1
 
 
-async def test_what_is_queued_while_a_tool_runs_is_stored_before_its_result(make):
+async def test_a_message_queued_during_a_tool_is_stored_before_its_result(make):
     """Both are, so steering comes first though it was queued last."""
     gate = Gate()
     agent = make(tool_call("gate"), text("b"), text("c"), tools=[gate])
@@ -138,7 +138,7 @@ async def test_what_is_queued_while_a_tool_runs_is_stored_before_its_result(make
     assert spoken(agent)[2:] == ["gate through", "now", "b", "later", "c"]
 
 
-async def test_what_is_queued_once_the_run_is_over_waits_for_the_next(make):
+async def test_a_message_queued_after_the_run_waits_for_the_next(make):
     """As in pi: at `agent_end` nothing is asked for any more."""
     agent = make(text("a"), text("b"))
     at(agent, "agent_end", lambda: agent.steer("now"))
@@ -149,7 +149,7 @@ async def test_what_is_queued_once_the_run_is_over_waits_for_the_next(make):
 
 
 @pytest.mark.parametrize("then", ["abort", "clear_all_queues"])
-async def test_a_run_that_is_aborted_or_has_nothing_left_to_say_ends(make, then):
+async def test_a_run_ends_once_when_aborted_or_finished(make, then):
     """Once; what an abort leaves stays queued."""
     agent = make(text("a"), text("b"))
     events = heard(agent)
@@ -171,7 +171,7 @@ async def test_the_turn_end_of_our_own_agent_is_not_held(make):
     assert events[-1].type == "agent_end"
 
 
-async def test_what_the_store_refuses_at_the_end_does_not_spoil_the_answer(make):
+async def test_a_store_error_at_the_end_keeps_the_answer(make):
     """The context is another actor's: the run ends well, and the message stays queued."""
     agent = make(text("a"), text("b"))
     events = heard(agent)

@@ -274,7 +274,7 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["s.jsonl"]
 
 
-async def test_a_session_goes_on_in_a_context_and_back(tmp_path):
+async def test_a_session_continues_in_a_context_and_back(tmp_path):
     """Read, appended, answered, written: pi reads what was added."""
     session = pi.read_session(_file(_message(_user("hi")), _message(ANSWER), _message(RESULT)))
     async with open_stores(f"sqlite:///{tmp_path / 'app.db'}") as stores:

@@ -20,7 +20,7 @@ async def _result_of(tool, **args):
     return end, events
 
 
-async def test_a_bare_tool_has_its_fields_and_runs_nothing():
+async def test_a_bare_tool_has_its_fields_and_cannot_run():
     """The label is empty by default, and `execute` is for subclasses."""
     tool = pi.AgentTool(name="t", description="d", parameters=NAME)
     assert (tool.name, tool.description, tool.parameters, tool.label) == ("t", "d", NAME, "")
@@ -45,7 +45,7 @@ async def test_a_subclass_may_set_its_fields_as_class_attributes():
     assert end.result.content == [pi.TextContent("ADA")]
 
 
-def test_the_model_is_told_neither_label_nor_code():
+def test_the_model_gets_neither_label_nor_code():
     """`to_tool` is the schema alone."""
     told = greet.to_tool()
     assert isinstance(told, pi.Tool)
@@ -194,7 +194,7 @@ def test_usage_adds_up_with_its_cost():
     assert ((one + one).input, (one + one).cache_read) == (2, 10)
 
 
-def test_a_signal_tells_its_callbacks_once_and_in_order():
+def test_a_signal_calls_its_callbacks_once_and_in_order():
     """Again is no news; who unsubscribed hears nothing; one that fails harms no other."""
     controller, told = pi.AbortController(), []
     signal = controller.signal
@@ -208,7 +208,7 @@ def test_a_signal_tells_its_callbacks_once_and_in_order():
     assert (signal.aborted, told) == (True, ["first", "last"])
 
 
-def test_a_signal_that_was_given_tells_at_once():
+def test_an_aborted_signal_calls_a_new_callback_at_once():
     """And raises where it is asked to."""
     controller, told = pi.AbortController(), []
     controller.signal.throw_if_aborted()
@@ -230,7 +230,7 @@ def test_budgets_and_context_have_the_names_of_pi():
 
 
 @pytest.mark.parametrize("model", ["", None])
-async def test_an_agent_without_a_model_says_so_when_it_runs(model):
+async def test_an_agent_without_a_model_raises_when_it_runs(model):
     """It can be made, and given one later, as in pi."""
     async with pi.Agent(model=model) as agent:
         with pytest.raises(UnknownModel, match="this agent has no model"):

@@ -39,7 +39,7 @@ def _run(name, *args, cwd, typed=""):
     return done.stdout.splitlines()
 
 
-def test_a_killed_turn_goes_on_and_charges_once(tmp_path):
+def test_a_killed_turn_continues_and_charges_once(tmp_path):
     """What had finished is not run again; what may run again does, with the same key."""
     died, interrupted, answer, *world = _run("resume_after_restart.py", cwd=tmp_path)
     assert died == "the first process ended with -9"
@@ -101,7 +101,7 @@ def test_a_question_of_an_mcp_server_is_asked_of_the_user(tmp_path):
     ]
 
 
-def test_each_policy_does_what_it_says(tmp_path):
+def test_each_policy_has_its_documented_effect(tmp_path):
     """One runs again, one waits for a person, one tells that the outcome is unknown."""
     rerun, ask, fail = _run("tools_and_resume.py", cwd=tmp_path)
     assert rerun == "rerun (0 to approve): ran to its end"
@@ -261,7 +261,7 @@ def test_the_assistant_to_serve_obeys_its_words(tmp_path):
     assert _run("assistant.py", cwd=tmp_path) == ["You said: Hello!", "input_required"]
 
 
-def test_a_provider_needs_nothing_but_stream(tmp_path):
+def test_a_provider_needs_only_stream(tmp_path):
     """Its failure is tried again, visibly, and its text is the answer."""
     assert _run("own_provider.py", cwd=tmp_path) == ["attempt 2: waking up", "hello out there"]
 

@@ -45,7 +45,7 @@ def test_every_scenario_is_described():
     assert described == listed
 
 
-def test_scenarios_find_what_they_measure():
+def test_scenarios_find_their_figures():
     """They name tables and columns of the present schema, and all that was said is there."""
     figures = dict(map(json.loads, _ask(SMALL)))
     assert figures["S3"]["model_saw@20"] == 21

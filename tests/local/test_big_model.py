@@ -33,7 +33,7 @@ async def test_it_remembers_a_name_and_calls_a_tool_across_a_restart(tmp_path):
         assert "Maria" in (await agent.execute_turn("What is my name?")).text
 
 
-async def test_it_knows_after_a_compaction_what_it_was_told_before(tmp_path):
+async def test_the_model_recalls_a_fact_after_a_compaction(tmp_path):
     """The older part is summarised by the model itself; another agent is asked for the facts."""
     url = f"sqlite:///{tmp_path / 'chat.db'}"
     config = LoopConfig(max_tokens=70)
@@ -69,7 +69,7 @@ CHAT = (
 )
 
 
-async def test_it_knows_behind_fifty_messages_what_the_first_one_said(tmp_path):
+async def test_the_model_recalls_the_first_of_fifty_messages(tmp_path):
     """Told before the compaction, answered after it by another agent, and found by a search."""
     url = f"sqlite:///{tmp_path / 'chat.db'}"
     hello = "Hello! My name is Greta, I live in Bergen, and my cat is called Ziggy."

@@ -171,7 +171,7 @@ async def test_an_output_schema_holds_the_text(provider):
     assert type(json.loads(events[-1].message.text)["yes"]) is bool
 
 
-async def test_an_answer_cut_at_its_length_says_so(provider):
+async def test_an_answer_cut_at_its_length_is_marked(provider):
     """`max_tokens` reaches the server."""
     events = await answer(provider, request_of("Tell me a long story."), max_tokens=3)
     assert events[-1].message.stop_reason == StopReason.LENGTH
@@ -387,7 +387,7 @@ async def test_a_path_serves_any_gguf(weights):
     await provider.aclose()
 
 
-def test_what_was_fetched_is_there(weights):
+def test_downloaded_weights_are_found(weights):
     """The next process finds it without asking."""
     assert is_cached(SMALL)
     assert weights.stat().st_size == 98_362_432

@@ -39,7 +39,7 @@ async def make_asked(make_agent, stores, source, call, replies=("went",)):
     return agent, request
 
 
-async def test_a_question_ends_the_turn_and_its_answer_goes_on(
+async def test_a_question_ends_the_turn_and_its_answer_resumes_the_call(
     make_agent, memory_stores, source, notes
 ):
     """The person sees message and form; the server goes on where it was."""
@@ -72,7 +72,7 @@ async def test_a_server_may_ask_again_and_again(make_agent, memory_stores, sourc
     ("value", "said"),
     [(False, "declin"), (None, "cancel"), ("Rome", "Rome")],
 )
-async def test_what_the_person_says_reaches_the_server(
+async def test_the_answer_of_a_person_reaches_the_server(
     make_agent, memory_stores, source, value, said
 ):
     """A refusal is one, and the only field of a form needs no name."""
@@ -84,9 +84,7 @@ async def test_what_the_person_says_reaches_the_server(
 
 
 @pytest.mark.long
-async def test_a_server_that_was_restarted_is_told_the_answer_all_the_same(
-    make_agent, memory_stores, notes
-):
+async def test_a_restarted_server_gets_the_answer(make_agent, memory_stores, notes):
     """It does not know its own state: it begins anew, and the person is asked nothing twice."""
     source = started(env=notes.env)
     agent, request = await make_asked(make_agent, memory_stores, source, tool_call("tour"))
@@ -189,7 +187,7 @@ async def test_an_address_that_the_user_has_to_visit_is_asked_for(
 @pytest.mark.parametrize(
     ("value", "said"), [(False, "Please sign in"), (True, "asks again for what the user has done")]
 )
-async def test_an_address_that_nobody_visits_fails_the_call(
+async def test_an_unvisited_address_fails_the_call(
     make_agent, memory_stores, workshop, notes, protocol, value, said
 ):
     """Declined, or said to be done and not: an error, and no question without end."""
@@ -268,7 +266,7 @@ async def test_a_question_survives_the_death_of_the_process(
 
 @pytest.mark.long
 @pytest.mark.timeout(180)  # processes, one after the other
-async def test_a_process_that_dies_with_the_answer_does_nothing_twice(
+async def test_a_process_that_dies_with_the_answer_repeats_no_effect(
     sqlite_url, tmp_path, notes, make_agent
 ):
     """The server had gone on: the outcome is unknown, and the call is not made again."""

@@ -146,7 +146,9 @@ async def test_headers_may_be_constant_or_made_by_a_coroutine(door):
             assert len(await source.list_for(a_turn(user("ada")), no_warning)) > 5
 
 
-async def test_a_turn_that_is_refused_goes_on_without_the_tools(door, make_agent, memory_stores):
+async def test_a_turn_continues_without_tools_if_the_server_refuses(
+    door, make_agent, memory_stores
+):
     """401 costs the tools and a warning; no secret is in its words."""
     _, url = door
     source = MCPTools(
@@ -199,7 +201,7 @@ def answering(status, body="", content_type="text/plain"):
         (answering(302), "did not shake hands"),
     ],
 )
-async def test_what_is_no_server_is_said_to_be_none(app, said):
+async def test_an_address_without_an_mcp_server_is_reported(app, said):
     """A required one fails with clear words; the agent does not start without it."""
     with over_http(app) as url:
         async with MCPTools(url=url, required=True, max_bytes=65_536) as source:
@@ -208,7 +210,7 @@ async def test_what_is_no_server_is_said_to_be_none(app, said):
     assert failed.value.server == "127.0.0.1"
 
 
-async def test_an_address_where_nobody_listens_is_said_to_be_one(make_agent, caplog):
+async def test_a_closed_port_is_reported(make_agent, caplog):
     """The agent starts all the same, and says what it lacks."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]

@@ -11,7 +11,7 @@ from looopy.testing import text, tool_call
 from looopy.tools import MCPTools
 
 
-async def test_a_list_of_lies_is_mended_or_left_out():
+async def test_an_invalid_tool_of_a_list_is_repaired_or_omitted():
     """Each tool for itself, and the problems say what was wrong with which."""
     async with started("liar") as source:
         tools = {one.name: one for one in await source.list_tools()}
@@ -39,7 +39,9 @@ async def test_a_list_of_lies_is_mended_or_left_out():
     assert "'array_type' was not an object" in problems
 
 
-async def test_a_tool_with_a_mended_name_is_called_by_its_own(make_agent, memory_stores):
+async def test_a_tool_with_a_repaired_name_is_called_by_its_original_name(
+    make_agent, memory_stores
+):
     """The model's name is ours, the server's stays the server's; its promises are not ours."""
     script = [tool_call("no_usual_name"), tool_call("promises"), text("ok")]
     agent = await make_agent(script, tools=[started("liar")], stores=memory_stores)
@@ -139,7 +141,7 @@ async def test_a_command_that_is_none_is_refused_at_start(make_agent):
         await agent.start()
 
 
-async def test_without_the_extra_one_is_told_what_to_install(monkeypatch, make_agent):
+async def test_the_error_of_a_missing_extra_names_it(monkeypatch, make_agent):
     """With the command that does it."""
     import sys
 

@@ -94,7 +94,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-async def test_whatever_an_authorization_server_answers_is_a_typed_error(office, name):
+async def test_any_bad_answer_of_an_authorization_server_is_a_typed_error(office, name):
     """Which says that the user is not signed in, in a line, without a token."""
     office, url = office
     office.says, said = HOSTILE[name]
@@ -135,7 +135,9 @@ async def test_a_sign_in_goes_where_it_was_allowed_to_go(office):
         assert ("/token", None) in elsewhere.seen
 
 
-async def test_nobody_to_sign_in_costs_the_tools_of_that_turn(office, make_agent, memory_stores):
+async def test_a_turn_without_a_person_to_sign_in_has_no_tools_of_the_server(
+    office, make_agent, memory_stores
+):
     """With a warning; a function of the application that fails does no more."""
     _office, url = office
     sources = [

@@ -38,7 +38,7 @@ def clock(request, protocol):
 
 
 @BY_PROCESS
-async def test_a_server_that_somebody_else_wrote_is_listed_and_called(desk, clock):
+async def test_a_server_of_another_author_is_listed_and_called(desk, clock):
     """`mcp-server-time`: its tools, their schemas and effects, an answer, and an error."""
     noon = {"source_timezone": "Europe/Rome", "time": "12:00", "target_timezone": "Asia/Tokyo"}
     (now, later, wrong, bad), _ = await desk.ask(
@@ -56,7 +56,7 @@ async def test_a_server_that_somebody_else_wrote_is_listed_and_called(desk, cloc
     assert "required but missing" in bad.text  # by its schema, before the server is asked
 
 
-async def test_what_a_server_says_of_its_tools_decides_what_they_may_do(workshop):
+async def test_annotations_of_a_server_set_the_effects_of_its_tools(workshop):
     """Hints become effects, unless the server is not to be believed."""
     async with workshop(only=["add", "count", "boom"]) as source:
         believed = {one.name: one.effects for one in await source.list_tools()}
@@ -114,7 +114,7 @@ async def test_progress_is_shown(desk, protocol, workshop):
     assert shown == [0.25]
 
 
-async def test_of_a_flood_of_progress_some_is_shown(desk, workshop):
+async def test_a_flood_of_progress_is_shown_in_part(desk, workshop):
     """1,000 reports do not become 1,000 events."""
     (result,), events = await desk.ask(workshop(), tool_call("flood"))
     assert result.text == "done"

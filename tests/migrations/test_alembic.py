@@ -89,7 +89,7 @@ def test_commands_about_scripts_need_no_url():
 
 
 @pytest.mark.parametrize("command", [["upgrade", "head"], ["current"], ["check"]])
-def test_a_command_without_a_database_says_how_to_name_one(command):
+def test_a_command_without_a_database_prints_how_to_name_one(command):
     """One line, and nothing of Python."""
     code, said = run_alembic(*command)
     assert (code != 0, "name the database: alembic -x url=" in said) == (True, True), said

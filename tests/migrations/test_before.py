@@ -81,7 +81,7 @@ def test_tables_that_differ_are_an_applications(empty, change):
     assert found["looopy_contexts"] == []
 
 
-def test_the_command_line_says_the_way_out(tmp_path, capsys):
+def test_the_command_line_prints_the_way_out(tmp_path, capsys):
     """`looopy db check` and `upgrade` end with status 2, because no upgrade can help."""
     url = f"sqlite:///{tmp_path / 'chat.db'}"
     migrate.upgrade(url)

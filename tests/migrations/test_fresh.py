@@ -21,7 +21,7 @@ def place(tmp_path):
     return tmp_path / "chat.db"
 
 
-def test_a_new_file_is_what_the_migrations_make(place):
+def test_a_new_file_equals_the_result_of_the_migrations(place):
     """Statement by statement, and at their head; else: `python -m tests.migrations.fresh`."""
     fresh.ensure_schema(place, migrate.bring_to_head)
     assert schema_of(place) == by_migrations()

@@ -85,7 +85,7 @@ def test_a_server_goes_up_and_down_and_up_again(url):
     assert migrate.check(url) == (migrate.HEAD, migrate.HEAD)
 
 
-async def test_rows_survive_a_migration_that_changes_nothing(url):
+async def test_rows_survive_an_empty_migration(url):
     """It may be run as often as one likes."""
     async with open_stores(url, migrate=True) as stores:
         await a_turn(stores)
@@ -196,7 +196,7 @@ _QUEUED = (
 )
 
 
-async def test_a_migration_behind_a_reader_lets_the_others_pass(url, tmp_path):
+async def test_a_migration_waiting_for_a_reader_blocks_no_other(url, tmp_path):
     """It waits in front of them for two seconds and comes again, until the reader is done."""
     plain = _plain(url)
     await asyncio.to_thread(migrate.upgrade, url)
@@ -219,7 +219,7 @@ def _count(connection):
     return count
 
 
-def test_a_migration_gives_up_when_somebody_never_ends(url, monkeypatch, tmp_path):
+def test_a_migration_gives_up_if_a_transaction_never_ends(url, monkeypatch, tmp_path):
     """It says who stands in the way, and nothing is changed; `secure` does the same."""
     monkeypatch.setattr(pg_migrate, "PATIENCE_S", 0.1)
     monkeypatch.setattr(pg_migrate, "STANDSTILL_S", 0.05)
@@ -241,7 +241,7 @@ def test_a_migration_gives_up_when_somebody_never_ends(url, monkeypatch, tmp_pat
     ask(_plain(url), f"DROP ROLE {role}")
 
 
-def test_a_migration_does_not_wait_for_ever_behind_another(url, monkeypatch):
+def test_a_migration_does_not_wait_forever_for_another(url, monkeypatch):
     """It says which lock is held, and nothing is changed."""
     monkeypatch.setattr(pg_migrate, "_BEHIND_ANOTHER_S", 0.05)
     with psycopg.connect(_plain(url)) as running:
@@ -251,7 +251,7 @@ def test_a_migration_does_not_wait_for_ever_behind_another(url, monkeypatch):
     assert migrate.check(url) == (None, migrate.HEAD)
 
 
-async def test_an_upgrade_with_nothing_to_do_waits_for_nobody(url):
+async def test_an_upgrade_at_the_head_does_not_wait(url):
     """It may be run at each deployment, whatever reads meanwhile."""
     await asyncio.to_thread(migrate.upgrade, url)
     with psycopg.connect(_plain(url)) as reader:

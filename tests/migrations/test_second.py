@@ -32,7 +32,7 @@ def _without_second(dump):
     return dump | {"looopy_contexts": rows, "looopy_version": []}
 
 
-async def test_up_and_down_and_up_again_loses_nothing(filled, tmp_path):
+async def test_upgrade_downgrade_and_upgrade_lose_no_row(filled, tmp_path):
     """Down is exactly what was, up again what it made; the check names both schemas."""
     below, how_below = databases.dump(filled), databases.described(filled)
     with second_migration(tmp_path):

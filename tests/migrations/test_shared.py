@@ -59,7 +59,7 @@ async def test_both_live_in_one_database(shared):
     assert set(databases.dump(shared)) - set(theirs) == {"looopy_version"}
 
 
-def test_a_file_with_none_of_our_rows_is_not_copied(tmp_path):
+def test_a_file_without_our_rows_is_not_copied(tmp_path):
     """What an application keeps there is not left lying about."""
     url = f"sqlite:///{tmp_path / 'chat.db'}"
     databases.change(url, *_THEIRS)

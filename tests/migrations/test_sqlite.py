@@ -167,7 +167,7 @@ async def test_a_copy_may_be_read_by_those_who_may_read_the_file(fresh, mode):
     assert modes == {"chat.db": mode, f"chat.db.before-leaving-{migrate.HEAD}": mode}
 
 
-async def test_a_migration_leaves_nothing_of_what_it_dropped(fresh):
+async def test_a_migration_leaves_no_byte_of_a_dropped_table(fresh):
     """The pages that it freed are zeros, and its log is gone; the copy is another file."""
     async with open_stores(_url(fresh)) as stores:
         await a_turn(stores, text="canary " * 900)
@@ -179,7 +179,7 @@ async def test_a_migration_leaves_nothing_of_what_it_dropped(fresh):
     assert backups_of(fresh) == [copy]
 
 
-async def test_migrating_a_file_at_the_head_changes_nothing(fresh):
+async def test_migrating_a_file_at_the_head_leaves_it_unchanged(fresh):
     """It may be run as often as one likes, and makes no copy."""
     async with open_stores(_url(fresh)) as stores:
         await a_turn(stores)

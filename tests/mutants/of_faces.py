@@ -33,7 +33,7 @@ MUTANTS = [
         "looopy.compat.pi.queues:_after",
         "if before is not None and not before.done(): await asyncio.wait([before])",
         "",
-        f"{_OF_AGENT}::test_what_is_queued_is_stored_in_its_order",
+        f"{_OF_AGENT}::test_queued_messages_are_stored_in_order",
     ),
     mutant(
         "pi-closed-with-writes-under-way",
@@ -41,7 +41,7 @@ MUTANTS = [
         "looopy.compat.pi.agent:Agent.close",
         "await self._queues.flush()",
         "pass",
-        f"{_OF_QUEUES}::test_what_was_queued_last_outlives_the_agent",
+        f"{_OF_QUEUES}::test_the_last_queued_message_outlives_the_agent",
     ),
     mutant(
         "pi-queued-at-the-end-waits",
@@ -49,7 +49,7 @@ MUTANTS = [
         "looopy.compat.pi.agent:Agent._receive",
         "translator.held = event\nreturn",
         "pass",
-        f"{_OF_QUEUES}::test_what_a_listener_queues_at_the_end_is_said_in_the_run",
+        f"{_OF_QUEUES}::test_a_message_queued_by_a_listener_at_the_end_joins_the_run",
     ),
     mutant(
         "pi-replaced-is-only-appended",

@@ -6,7 +6,7 @@ _TESTS = "tests/replay/test_replays.py"
 _STORY = f"{_TESTS}::test_a_turn_is_the_same_when_it_is_replayed"
 _TYPED = f"{_TESTS}::test_a_refused_answer_is_refused_again"
 _DIED = f"{_TESTS}::test_a_call_that_died_is_replayed_although_its_tool_is_gone"
-_UNKNOWN = f"{_TESTS}::test_an_unknown_tool_whose_call_was_cancelled_is_no_tool_that_is_gone"
+_UNKNOWN = f"{_TESTS}::test_an_unknown_tool_with_a_cancelled_call_is_not_reported_as_removed"
 
 MUTANTS = [
     mutant(
@@ -103,7 +103,7 @@ MUTANTS = [
         "looopy.replay.differences:_was_cut_before",
         "one.text == NOT_STARTED or",
         "",
-        f"{_TESTS}::test_a_call_behind_too_many_failures_is_not_judged",
+        f"{_TESTS}::test_a_call_after_too_many_failures_is_not_compared",
     ),
     mutant(
         "replay-trusts-unknown-tools",
@@ -151,7 +151,7 @@ MUTANTS = [
         "looopy.replay.differences:_rest",
         "played.cut_off and all(_tells_of_a_cut(one.message) for one in more[len(less) :])",
         "played.cut_off",
-        f"{_TESTS}::test_messages_behind_a_cut_are_seen",
+        f"{_TESTS}::test_messages_before_a_cut_are_compared",
     ),
     mutant(
         "replay-blames-the-next-limit",

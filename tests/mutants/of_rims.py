@@ -136,7 +136,7 @@ MUTANTS = [
         "looopy.llm.sdk:SDKProvider._pieces",
         "until = min(until, patient_until) if stands else patient_until",
         "until = patient_until",
-        "tests/wire/test_timeouts.py::test_what_trickles_behind_an_answer_does_not_prolong_it",
+        "tests/wire/test_timeouts.py::test_bytes_after_an_answer_do_not_prolong_it",
     ),
     mutant(
         "key-in-transport-error",

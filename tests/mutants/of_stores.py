@@ -45,7 +45,7 @@ MUTANTS = [
         "looopy.types.message_check:mended_answer",
         "if type(answer) is AssistantMessage and is_plain_message(answer):",
         "if isinstance(answer, AssistantMessage):",
-        f"{_TYPES}::test_what_a_model_means_is_kept_where_its_type_is_wrong",
+        f"{_TYPES}::test_the_meaning_of_a_value_of_a_wrong_type_is_kept",
     ),
     mutant(
         "damaged-row-stops-a-read",
@@ -165,7 +165,7 @@ MUTANTS = [
                 " WHERE {_THIS} AND (queued_until",
             ),
         ),
-        (f"{_ORDER}::test_of_two_processes_that_claim_at_once_one_wins",),
+        (f"{_ORDER}::test_one_of_two_simultaneous_claims_wins",),
     ),
     # --- numbers ---
     mutant(
@@ -394,7 +394,7 @@ MUTANTS = [
         "looopy.stores.sql.sqlite.connection:Connection.save_log",
         "if (database, shared) == (self._ids[0], self._ids[2]):",
         "if True:",
-        f"{_FILE}::test_a_log_is_left_to_those_who_have_it_with_another_file",
+        f"{_FILE}::test_a_log_in_use_with_another_file_is_left_unchanged",
     ),
     mutant(
         "a-lost-log-is-not-saved",
@@ -528,7 +528,7 @@ MUTANTS = [
         "looopy.stores.sql.sqlite.driver:_write_together",
         "failed = _commit(connection, path, patience_s)",
         "failed = _commit(connection, path, patience_s) and None",
-        f"{_FILE}::test_a_commit_that_fails_is_told_to_all_who_shared_it",
+        f"{_FILE}::test_a_failing_commit_raises_in_every_operation_of_its_group",
     ),
     # --- a commit whose answer was lost ---
     mutant(
@@ -619,7 +619,7 @@ MUTANTS = [
         "looopy.stores.sql.postgres.driver:PostgresDriver._try",
         "deadline = max(deadline, _now() + self._patience_s)",
         "pass",
-        f"{_SILENCE}::test_a_commit_whose_reply_never_comes_is_made_exactly_once",
+        f"{_SILENCE}::test_a_commit_without_a_reply_is_made_exactly_once",
     ),
     mutant(
         "one-lock-for-all-urls",
@@ -653,7 +653,7 @@ MUTANTS = [
         "looopy.stores.sql.postgres.pool:Pool._reap",
         "if due > now:",
         "if True:",
-        f"{_POOL}::test_connections_that_nobody_uses_are_closed",
+        f"{_POOL}::test_idle_connections_are_closed",
     ),
     mutant(
         "ageless",
@@ -731,7 +731,7 @@ MUTANTS = [
         "{max(int(longest_s * 1000), 1)}",
         "0",
         "tests/migrations/test_postgres.py::"
-        "test_a_migration_behind_a_reader_lets_the_others_pass[asyncpg]",
+        "test_a_migration_waiting_for_a_reader_blocks_no_other[asyncpg]",
     ),
     mutant(
         "migration-that-asks-as-it-goes",
@@ -739,7 +739,7 @@ MUTANTS = [
         "looopy.stores.sql.postgres.migrate:_take_tables",
         'f"LOCK TABLE {quote(name)} IN ACCESS EXCLUSIVE MODE"',
         '"SELECT 1"',
-        "tests/migrations/test_postgres.py::test_a_migration_gives_up_when_somebody_never_ends",
+        "tests/migrations/test_postgres.py::test_a_migration_gives_up_if_a_transaction_never_ends",
     ),
     mutant(
         "rows-vanish-when-secured",
@@ -748,7 +748,7 @@ MUTANTS = [
         "f\" ELSE CAST(CAST('{_UNSAID}' || COALESCE({_SAID}, '') AS integer) AS text) END\"",
         '" END"',
         f"{_RLS}::test_it_can_be_turned_on_under_a_running_application",
-        f"{_RLS}::test_without_a_tenant_nothing_is_visible",
+        f"{_RLS}::test_no_row_is_visible_without_a_tenant",
     ),
     mutant(
         "read-only-is-overruled",
@@ -900,7 +900,7 @@ MUTANTS = [
         "looopy.stores.artifacts.parts:Parts._store",
         "if there is not None and await digest_of(there) == digest:",
         "if there is not None:",
-        "tests/contract/sqlite/test_blobs.py::test_saving_again_heals_what_was_damaged",
+        "tests/contract/sqlite/test_blobs.py::test_saving_again_repairs_a_damaged_blob",
     ),
     mutant(
         "a-shared-name-is-not-held",
@@ -917,7 +917,7 @@ MUTANTS = [
         "if not (yield Query(s.HOLD_BLOB if part.shared else s.TAKE_UPLOAD, blob)):",
         "if part.shared and not (yield Query(s.HOLD_BLOB, blob)):",
         "tests/contract/every_store/test_collecting.py::"
-        "test_no_order_of_a_save_and_collect_loses_what_was_acknowledged",
+        "test_no_order_of_save_and_collect_loses_an_acknowledged_artifact",
     ),
     mutant(
         "collect-eats-an-upload",
@@ -926,7 +926,7 @@ MUTANTS = [
         "if not held and lasts and not provably_dead(holder):",
         "if False:",
         "tests/contract/every_store/test_collecting.py::"
-        "test_no_order_of_a_save_and_collect_loses_what_was_acknowledged",
+        "test_no_order_of_save_and_collect_loses_an_acknowledged_artifact",
     ),
     mutant(
         "a-collected-upload-is-committed",
@@ -935,7 +935,7 @@ MUTANTS = [
         "yield Query(s.TAKE_UPLOAD, params)",
         "pass",
         "tests/contract/every_store/test_collecting.py::"
-        "test_a_save_that_stops_anywhere_leaves_nothing_after_collect",
+        "test_a_save_that_stops_anywhere_leaves_no_blob_after_collect",
     ),
     # --- archives ---
     mutant(
@@ -1311,7 +1311,7 @@ MUTANTS = [
         "looopy.stores.artifacts.parts:Parts._store",
         "if there is not None and await digest_of(there) == digest:",
         "if there is not None and len(there) == size:",
-        "tests/contract/sqlite/test_blobs.py::test_saving_again_heals_what_was_damaged",
+        "tests/contract/sqlite/test_blobs.py::test_saving_again_repairs_a_damaged_blob",
     ),
     mutant(
         "buffered-without-line",

@@ -113,8 +113,8 @@ MUTANTS = [
         "looopy.tools.sources.a2a.agent:RemoteAgent._known_to",
         "key = self._keys.key_of(headers)",
         'key = b""',
-        f"{_CARDS}::test_a_card_is_for_those_who_fetched_it",
-        f"{_CARDS}::test_a_failure_is_for_those_who_met_it",
+        f"{_CARDS}::test_each_set_of_credentials_has_its_own_card",
+        f"{_CARDS}::test_each_set_of_credentials_has_its_own_failure",
     ),
     mutant(
         "card-breaks-the-turn",
@@ -130,7 +130,7 @@ MUTANTS = [
         "looopy.tools.sources.a2a.agent:RemoteAgent._fetch",
         "except Exception as error:  # noqa: BLE001 - whatever its card makes of the SDK",
         "except MemoryError as error:",
-        f"{_CARDS}::test_whatever_the_sdk_raises_costs_the_tool",
+        f"{_CARDS}::test_any_exception_of_the_sdk_removes_only_its_tool",
     ),
     mutant(
         "card-shows-a-token",

@@ -476,7 +476,7 @@ MUTANTS = [
         "looopy.agent.context:ContextView._append",
         "self.view.drop()",
         "pass",
-        "tests/property/test_view.py::test_what_an_agent_knows_is_shown_as_from_scratch",
+        "tests/property/test_view.py::test_an_incremental_view_equals_one_from_scratch",
     ),
     mutant(
         "another-model-is-sent-the-same",
@@ -484,7 +484,7 @@ MUTANTS = [
         "looopy.history.view:View.of",
         "or self._for != reader",
         "",
-        "tests/property/test_view.py::test_another_reader_or_other_limits_are_answered_anew",
+        "tests/property/test_view.py::test_another_reader_or_other_limits_get_a_new_view",
     ),
     # --- secrets ---
     mutant(

@@ -133,7 +133,7 @@ MUTANTS = [
         "looopy.llm.anthropic.format:_superseded",
         "return not message.tool_calls and not isinstance(after, UserMessage)",
         "return False and after is None",
-        f"{_REQUESTS}::test_an_answer_that_broke_off_is_shown_only_to_what_was_said_to_it",
+        f"{_REQUESTS}::test_an_aborted_answer_is_sent_only_with_its_next_message",
     ),
     mutant(
         "tools-used-but-not-defined",
@@ -151,7 +151,7 @@ MUTANTS = [
         "looopy.llm.anthropic.format:_mark",
         "for block in ends[-2:]:",
         "for block in ends[-1:]:",
-        f"{_REQUESTS}::test_tools_prompt_and_the_last_two_things_said_are_marked",
+        f"{_REQUESTS}::test_tools_prompt_and_the_last_two_messages_are_marked_for_the_cache",
     ),
     mutant(
         "cached-tokens-not-counted",
@@ -177,7 +177,7 @@ MUTANTS = [
         "looopy.llm.sdk:SDKProvider._new_client",
         "max_retries=0,",
         "max_retries=1,",
-        f"{_EACH}::test_a_rate_limit_says_how_long",
+        f"{_EACH}::test_a_rate_limit_has_the_delay",
     ),
     mutant(
         "silence-without-end",
@@ -217,6 +217,6 @@ MUTANTS = [
         "looopy.llm.anthropic.format:to_body",
         'body["metadata"] = {"user_id": _opaque(options.session_id)}',
         'body["metadata"] = {"user_id": options.session_id}',
-        f"{_REQUESTS}::test_the_context_is_told_by_an_id_that_tells_nothing",
+        f"{_REQUESTS}::test_the_context_is_sent_as_an_opaque_id",
     ),
 ]

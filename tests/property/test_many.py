@@ -13,7 +13,7 @@ def test_a_share_of_the_long_search(capsys):
     assert capsys.readouterr().out.startswith("60 histories, ")
 
 
-def test_what_is_refused_is_told_with_its_seed(capsys, monkeypatch):
+def test_a_failure_is_reported_with_its_seed(capsys, monkeypatch):
     """So that it can be looked at again."""
     monkeypatch.setattr(many, "one", lambda seed: (True, [seed]))
     assert many.main(2, "x") == 1

@@ -81,7 +81,7 @@ def test_any_lines_are_a_session_or_refused_with_their_number(lines):
 
 @search
 @given(st.text())
-def test_what_is_no_session_is_refused(text):
+def test_an_invalid_session_is_refused(text):
     """A header comes first."""
     with pytest.raises(ValueRefused, match="line 1"):
         read_session([text])

@@ -99,7 +99,7 @@ def test_any_log_renders_valid(way: Renderer, log: list[Message], config: LoopCo
 @search
 @given(damaged())
 @ways
-def test_rendering_again_changes_nothing(way: Renderer, log: list[Message]) -> None:
+def test_rendering_twice_gives_the_same_request(way: Renderer, log: list[Message]) -> None:
     """What was rendered is valid, so it is left alone."""
     once = way(log)
     again = way(once)
@@ -129,7 +129,7 @@ def test_a_history_without_neighbours_of_one_role_is_not_merged(history: list[Me
 @search
 @given(damaged())
 @ways
-def test_nothing_that_a_user_said_is_lost(way: Renderer, log: list[Message]) -> None:
+def test_every_text_of_a_user_is_rendered(way: Renderer, log: list[Message]) -> None:
     """Every visible line is there, in order, also when messages were merged."""
     assert _lines(way(log)) == _lines(log)
 

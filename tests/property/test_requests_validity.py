@@ -139,7 +139,7 @@ def test_any_log_goes_out_valid(
 @search
 @given(st.data())
 @readers
-def test_a_request_for_one_provider_is_mended_for_another(
+def test_a_request_for_one_provider_is_repaired_for_another(
     reader: Reader, data: st.DataObject
 ) -> None:
     """A context goes on with another model: nothing of the first is sent that only it may read."""

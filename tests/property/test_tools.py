@@ -61,7 +61,7 @@ async def _take(item: Item) -> None:
 
 
 @given(st.lists(st.text() | st.text("aü€😀")), st.integers(1, 60))
-def test_a_limited_result_is_a_prefix_and_says_so(texts: list[str], limit: int) -> None:
+def test_a_limited_result_is_a_marked_prefix(texts: list[str], limit: int) -> None:
     """Never more bytes than allowed besides the markers, never half a character."""
     blocks = limit_blocks([TextContent(text) for text in texts], limit)
     kept = 0
@@ -92,7 +92,7 @@ def test_any_json_value_is_shown_as_itself(value: Any) -> None:
 
 
 @given(st.from_type(Item))
-def test_what_a_type_can_say_its_schema_allows_and_its_function_receives(item: Item) -> None:
+def test_a_value_of_a_type_is_accepted_by_its_schema_and_reaches_the_function(item: Item) -> None:
     """Schema and decoder never disagree."""
     _received.clear()
     arguments = {"item": TypeAdapter(Item).dump_python(item, mode="json")}
@@ -122,7 +122,7 @@ _KINDS = st.sampled_from(["integer", "number", "boolean", "string", "null", "arr
     st.dictionaries(st.sampled_from("abc"), st.one_of(_WRITTEN, st.lists(_WRITTEN, max_size=3))),
     st.dictionaries(st.sampled_from("abc"), st.lists(_KINDS, min_size=1, max_size=3, unique=True)),
 )
-def test_coercing_changes_no_more_than_what_was_refused(
+def test_coercion_changes_only_refused_values(
     arguments: dict[str, Any], types: dict[str, list[str]]
 ) -> None:
     """What the model wrote stays; a value changes only from a wrong type to a right one."""

@@ -89,7 +89,7 @@ def test_a_valid_history_is_shown_object_for_object(log: list[Message], config: 
 
 @search
 @given(logs, st.lists(st.tuples(limits, st.sampled_from(READERS)), min_size=1), st.data())
-def test_another_reader_or_other_limits_are_answered_anew(
+def test_another_reader_or_other_limits_get_a_new_view(
     log: list[Message], ways: list[tuple[LoopConfig, tuple[str, str]]], data: Any
 ) -> None:
     """A model may be changed between any two calls, and back."""
@@ -122,7 +122,7 @@ def test_a_history_that_was_shortened_or_replaced_is_noticed(
 
 @rarer
 @given(logs, limits, st.data())
-def test_what_an_agent_knows_is_shown_as_from_scratch(
+def test_an_incremental_view_equals_one_from_scratch(
     log: list[Message], config: LoopConfig, data: Any
 ) -> None:
     """Turns that were stored, in part, or as something else."""

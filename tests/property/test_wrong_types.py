@@ -240,7 +240,7 @@ async def answered(stores, kind, field, *values):
         (ToolCall, "arguments", '{"a": 2}', {"a": 2}),
     ],
 )
-async def test_what_a_model_means_is_kept_where_its_type_is_wrong(kind, field, value, kept):
+async def test_the_meaning_of_a_value_of_a_wrong_type_is_kept(kind, field, value, kept):
     """The turn completes with the value that was meant; it is not refused when it is stored."""
     stores = open_stores("memory:")
     provider = Says(_SPOKEN[kind](made(kind, field, value)))
@@ -340,7 +340,7 @@ def test_each_wrong_value_in_each_field(way):
     ],
     indirect=["url"],
 )
-def test_what_goes_in_comes_out_on_every_store(url, runs):
+def test_a_message_reads_back_equal_from_every_store(url, runs):
     """Whatever value of whatever field, whichever way it comes."""
     with asyncio.Runner() as runner:
         stores = open_stores(url)

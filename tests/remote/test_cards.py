@@ -55,9 +55,7 @@ async def offered(source, auth):
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-async def test_whatever_a_card_says_costs_the_tool_and_nothing_else(
-    make_agent, memory_stores, name
-):
+async def test_an_invalid_card_removes_only_its_tool(make_agent, memory_stores, name):
     """The agent starts, and its turn completes with a warning; a required one says why it fails."""
     with open_cards(Cards(lambda _sender: HOSTILE[name])) as url:
         agent = await make_agent([text("ok")], tools=[RemoteAgent(url)], stores=memory_stores)
@@ -84,7 +82,9 @@ async def test_an_address_that_is_none_is_passed_over(make_agent, memory_stores)
         assert len(await RemoteAgent(url, required=True).list_tools()) == 1
 
 
-async def test_whatever_the_sdk_raises_costs_the_tool(monkeypatch, make_agent, memory_stores):
+async def test_any_exception_of_the_sdk_removes_only_its_tool(
+    monkeypatch, make_agent, memory_stores
+):
     """Also when it is no error of its own."""
 
     async def fetch(agent, headers):
@@ -110,7 +110,7 @@ async def test_a_name_that_no_model_may_call_is_replaced_by_the_host(name):
         assert tool.name == "agent__127_0_0_1__invoke"
 
 
-async def test_a_card_is_for_those_who_fetched_it():
+async def test_each_set_of_credentials_has_its_own_card():
     """Each set of credentials has its own card, which is fetched once."""
     here = []
     cards = Cards(
@@ -127,7 +127,7 @@ async def test_a_card_is_for_those_who_fetched_it():
     assert cards.asked == ["Bearer token-of-alice-1", "Bearer token-of-bob-22"]
 
 
-async def test_a_failure_is_for_those_who_met_it():
+async def test_each_set_of_credentials_has_its_own_failure():
     """Bob is not kept from an agent because Alice was refused; she is not asked again at once."""
     here = []
 

@@ -55,7 +55,7 @@ async def test_an_agent_elsewhere_is_a_tool(make_agent, memory_stores, desk, cle
     assert len(await agent.get_messages()) == 4  # nothing of the other agent's own
 
 
-async def test_what_it_says_on_the_way_is_shown_under_a_path(
+async def test_progress_of_a_remote_agent_is_shown_under_a_path(
     make_agent, memory_stores, streaming_desk
 ):
     """As pieces of a message, in the stream of the turn, and stored nowhere."""
@@ -112,7 +112,7 @@ async def test_the_answer_and_the_artifacts_beside_it_both_count(
     ("prompt", "said"),
     [("fail", "The agent failed: no idea"), ("reject", "The agent refused the task: not I")],
 )
-async def test_what_it_did_not_do_is_an_error(make_agent, memory_stores, desk, prompt, said):
+async def test_a_failed_task_is_an_error_result(make_agent, memory_stores, desk, prompt, said):
     """Failed and rejected tasks are no success, and the turn goes on."""
     _, (result,), events = await run(make_agent, memory_stores, desk, prompt)
     assert (result.text, result.is_error) == (said, True)
@@ -126,7 +126,7 @@ async def test_an_agent_that_breaks_is_an_error(make_agent, memory_stores, desk)
     assert events[-1].outcome == "completed"
 
 
-async def test_a_question_is_asked_here_and_its_task_goes_on(
+async def test_a_question_is_passed_on_and_its_task_continues(
     make_agent, memory_stores, desk, clerk
 ):
     """The answer is a message to the same task."""
@@ -421,7 +421,7 @@ async def test_options_that_make_no_sense_are_refused(url, options):
     assert "secret" not in str(refused.value)
 
 
-async def test_without_the_extra_one_is_told_what_to_install(monkeypatch, make_agent):
+async def test_the_error_of_a_missing_extra_names_it(monkeypatch, make_agent):
     """With the command that does it."""
     monkeypatch.delitem(sys.modules, "looopy.tools.sources.a2a.sdk", raising=False)
     monkeypatch.setitem(sys.modules, "a2a.client", None)

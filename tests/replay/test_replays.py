@@ -384,7 +384,7 @@ async def test_a_call_that_died_is_replayed_although_its_tool_is_gone(stores):
         assert (await replay(went_on, other)).difference is None
 
 
-async def test_an_unknown_tool_whose_call_was_cancelled_is_no_tool_that_is_gone(stores):
+async def test_an_unknown_tool_with_a_cancelled_call_is_not_reported_as_removed(stores):
     """It was cancelled just before its model was told so; the digests of its tools are equal."""
     async with agent_of(stores, tool_call("lok"), text("sorry")) as agent:
         await agent.execute_turn("look")
@@ -413,7 +413,7 @@ async def test_an_unknown_tool_whose_call_was_cancelled_is_no_tool_that_is_gone(
         assert (found.difference is None) == (gone == [])
 
 
-async def test_a_call_behind_too_many_failures_is_not_judged(stores):
+async def test_a_call_after_too_many_failures_is_not_compared(stores):
     """A replay does not count failures; it would refuse arguments that nobody read then."""
     wrong = (*(tool_call(f"lok{n}") for n in range(5)), tool_call("look", wort="a"))
     async with agent_of(stores, wrong) as agent:
@@ -525,7 +525,7 @@ async def test_a_failed_call_may_have_details_of_any_kind(looked):
     assert (found.difference, list(found.gone)) == (None, [])
 
 
-async def test_messages_behind_a_cut_are_seen(stores):
+async def test_messages_before_a_cut_are_compared(stores):
     """A turn that died has only texts about missing results behind the place of its death."""
     async with agent_of(stores, tool_call("look", word="a"), text("it is a")) as agent:
         await agent.execute_turn("look")
@@ -575,7 +575,7 @@ async def test_a_result_that_differs_is_no_refused_call(looked):
     assert (found.kind, found.tool_call_id, found.now) == ("result", call_id, "toolResult: another")
 
 
-async def test_a_turn_is_run_anew_in_a_fork(stores, looked):
+async def test_a_turn_is_run_again_in_a_fork(stores, looked):
     """The fork begins where the turn began, and the context stays as it is."""
 
     def build(context_id: str, where: Stores) -> Agent:

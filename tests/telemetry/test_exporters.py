@@ -41,7 +41,7 @@ def nonsense():
         server.shutdown()
 
 
-def test_of_an_answer_without_end_a_little_is_read(nonsense):
+def test_an_endless_answer_is_read_in_part(nonsense):
     """OpenTelemetry reads the whole body of an answer: it would fill the memory of the server."""
     with exporters._session("TRACES") as session:
         response = session.post(nonsense, data=b"spans")

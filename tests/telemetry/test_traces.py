@@ -193,7 +193,7 @@ async def test_a_continued_turn_is_linked_to_the_one_before(kept):
     assert kinds(waiting)[1:] == kinds(answered)[1:] == (None, StatusCode.UNSET)
 
 
-async def test_views_and_refused_turns_leave_no_turn_behind(kept):
+async def test_views_and_refused_turns_leave_no_open_span(kept):
     """A repeated request has no span; a refused one has its error; no gauge stays up."""
     gate = asyncio.Event()
 
@@ -267,7 +267,7 @@ class Broken(SpanProcessor):
             raise RuntimeError("no disk")
 
 
-async def test_if_telemetry_fails_the_turn_goes_on(kept, caplog):
+async def test_the_turn_continues_if_telemetry_fails(kept, caplog):
     """The turn goes on unwatched; the failure is logged once, and no gauge stays up."""
     kept.tracers.add_span_processor(Broken())
     model = ScriptedProvider([tool_call("add", a=1, b=2), text("3")])
@@ -350,7 +350,7 @@ class Waited:
         self._lock.release()
 
 
-def test_a_collection_waits_for_what_another_thread_records(kept):
+def test_a_collection_waits_for_records_of_other_threads(kept):
     """It would else lack the one that the thread has taken from the queue."""
     instruments = Instruments(kept.tracers, kept.meters)
     instruments._recording = lock = Waited()
@@ -476,7 +476,7 @@ async def test_no_turn_waits_for_a_collector(kept, answer):
         server.shutdown()
 
 
-async def test_a_turn_that_is_off_reports_nothing(kept):
+async def test_a_turn_without_telemetry_reports_no_span(kept):
     """`configure(enabled=False)` turns it off; providers alone turn it on."""
     for enabled in (False, True):
         kept.configure(enabled=enabled)

@@ -85,7 +85,7 @@ async def test_page_continues_a_conversation_whose_server_was_killed(
 
 
 @pytest.mark.long
-async def test_a_turn_that_is_killed_twice_goes_on_and_its_timeline_shows_how(
+async def test_a_turn_killed_twice_continues_and_its_timeline_shows_it(
     browser: Any, served: Served, modules: Path
 ) -> None:
     """By keyboard: chat, an approval with another argument, its artifact, kill -9, reload."""
@@ -303,7 +303,7 @@ async def _hostile(stores: Stores) -> None:
 
 
 @pytest.mark.long
-async def test_a_hostile_conversation_is_shown_and_does_nothing(
+async def test_a_hostile_conversation_is_shown_without_running_scripts(
     browser: Any, modules: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """HTML, SVG, escapes, megabytes of a result and 10,000 calls: text, folded, and accessible."""

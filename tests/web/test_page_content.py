@@ -106,7 +106,9 @@ def reply(request: Any) -> Any:
     return text("Written.")
 
 
-async def test_what_nobody_changed_is_approved_as_it_is(browser: Any, modules: Path) -> None:
+async def test_an_unchanged_form_approves_the_original_arguments(
+    browser: Any, modules: Path
+) -> None:
     """Ends of lines, a date of no calendar, and names that each object of JavaScript knows."""
 
     def build(context_id: str, stores: Stores) -> Agent:

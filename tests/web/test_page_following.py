@@ -326,7 +326,7 @@ async def _tells_that_the_server_is_away(world: World) -> None:
     await world.page.sees(".alert:has-text('big.bin has 800.0 kB')")
 
 
-async def test_what_is_typed_or_attached_goes_with_no_other_message(
+async def test_a_draft_and_its_files_stay_with_their_conversation(
     browser: Any, modules: Path
 ) -> None:
     """It stays whole in its conversation until it is sent, and is gone then."""

@@ -257,7 +257,7 @@ async def _says_only_what_is_shown(here: World) -> None:
 TIMELINE = re.compile("/timeline$")
 
 
-async def test_the_focus_stays_where_somebody_reads(browser: Any, modules: Path) -> None:
+async def test_the_focus_stays_with_the_reader(browser: Any, modules: Path) -> None:
     """While a panel is read again each second, and when one part of the page hides another."""
     async with world(browser, modules) as here:
         await _stays_in_a_growing_timeline(here)
@@ -385,7 +385,7 @@ async def _shows_rows(here: World) -> None:
     await page.press("Escape")
 
 
-async def test_what_is_long_is_cut_and_fits_in_320_pixels(browser: Any, modules: Path) -> None:
+async def test_long_content_is_cut_and_fits_in_320_pixels(browser: Any, modules: Path) -> None:
     """Rows, columns, turns and calls by thousands, which it says; words that have no end."""
     async with world(browser, modules) as here:
         await _shows_rows(here)

@@ -115,7 +115,7 @@ async def test_thoughts_survive_a_restart_byte_for_byte(url):
     ]
 
 
-async def test_a_turn_that_was_interrupted_goes_on_in_another_process(url):
+async def test_an_interrupted_turn_continues_in_another_process(url):
     """The tool was called and ran; the process went before the model answered."""
     script = [answers(thinks(0, "hm"), adds(1), reason="tool_use"), Answer(gate=asyncio.Event())]
     async with FakeAnthropic(*script) as server:
@@ -304,7 +304,7 @@ async def test_the_session_and_the_options_of_a_turn_reach_the_wire(url):
     assert one["metadata"] == two["metadata"] != three["metadata"]
 
 
-async def test_a_context_goes_on_with_another_model(url):
+async def test_a_context_continues_with_another_model(url):
     """Thoughts stay with the model that had them; calls and results stay pairs."""
     first = answers(thinks(0, "hm"), text(1, "I add."), adds(2), reason="tool_use")
     other = "claude-opus-4-1"

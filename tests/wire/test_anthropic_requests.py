@@ -103,7 +103,7 @@ async def test_every_option_reaches_the_wire():
     assert headers["x-stainless-retry-count"] == "0"
 
 
-async def test_the_context_is_told_by_an_id_that_tells_nothing():
+async def test_the_context_is_sent_as_an_opaque_id():
     """The same for each call, another for another context, and nobody's name."""
     ids = [
         (await sent(session_id=name))[0]["metadata"]["user_id"]
@@ -391,7 +391,7 @@ async def test_an_image_of_a_kind_that_the_api_refuses_is_named():
     assert "image/tiff" in body["messages"][0]["content"][1]["text"]
 
 
-async def test_nothing_empty_goes_out():
+async def test_empty_content_is_not_sent():
     """Empty and blank messages, blocks and prompts, wherever they stand in the history."""
     messages = [
         UserMessage(""),
@@ -493,7 +493,7 @@ async def test_a_history_with_tools_goes_out_without_tools():
     assert body["tool_choice"] == {"type": "none"}
 
 
-async def test_an_answer_that_broke_off_is_shown_only_to_what_was_said_to_it():
+async def test_an_aborted_answer_is_sent_only_with_its_next_message():
     """What the user spoke to stays; what was, or is to be, said again does not stand beside it."""
     half = said(TextContent("half an"), stop_reason=StopReason.ABORTED)
     seen = [UserMessage("go"), half, UserMessage("go on")]
@@ -529,7 +529,7 @@ async def test_user_and_assistant_take_turns(messages):
 # --- what the API keeps ------------------------------------------------------------------------
 
 
-async def test_tools_prompt_and_the_last_two_things_said_are_marked():
+async def test_tools_prompt_and_the_last_two_messages_are_marked_for_the_cache():
     """Four marks, the most that the API takes; so each request finds what the last one left."""
     messages = [
         UserMessage("one"),
@@ -567,7 +567,7 @@ def test_no_other_time_can_be_asked_for():
         AnthropicProvider(BUDGET, api_key="k", cache_ttl="2h")
 
 
-async def test_what_is_sent_does_not_change_what_was_given():
+async def test_a_request_does_not_change_its_arguments():
     """Marks are put on what is written, not on schemas or messages of the user's."""
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
     tool = ToolSpec(name="add", description="", parameters=schema)

@@ -80,7 +80,7 @@ async def test_every_event_type_comes_and_knows_the_message_so_far():
     assert (delta.content_index, delta.delta) == (2, "{}")
 
 
-async def test_thinking_whose_text_is_withheld_keeps_its_signature():
+async def test_thinking_without_its_text_keeps_its_signature():
     """A block without text is a block all the same: it goes back as it came."""
     empty = block(
         0,

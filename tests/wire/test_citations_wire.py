@@ -99,7 +99,7 @@ async def test_citations_and_an_output_schema_exclude_each_other():
 
 
 @pytest.mark.parametrize("api", ["completions", "responses"])
-async def test_an_api_that_cites_no_documents_says_so(api):
+async def test_an_api_without_document_citations_is_reported(api):
     """The document goes out all the same; the warning names what was left out."""
     async with (
         serving(api, says(api, "Grass."), says(api, "Yes.")) as (_, made),

@@ -67,7 +67,7 @@ async def test_the_cost_of_a_server_of_ones_own_is_not_known(api):
 
 
 @APIS
-async def test_the_cost_of_a_model_that_nobody_sells_is_not_known(api):
+async def test_the_cost_of_an_unlisted_model_is_unknown(api):
     """Its tokens are counted, and the call goes as any other."""
     async with serving(api, says(api, "ok"), model="mine", price_as="openai") as (_, made):
         usage = (await last_event(made)).message.usage
@@ -108,7 +108,7 @@ async def test_the_window_is_known_from_the_list(api):
         assert made.window_tokens == 7000
 
 
-async def test_a_cancelled_answer_costs_what_the_server_had_told():
+async def test_a_cancelled_answer_costs_the_reported_usage():
     """Anthropic says at its beginning what the request took."""
     beginning = Answer(pieces=[started(), *half("anthropic")[1:], HOLD])
     async with (
@@ -148,7 +148,7 @@ async def test_a_budget_of_money_ends_a_turn():
 
 
 @APIS
-async def test_a_day_is_charged_what_the_list_says(api):
+async def test_a_day_is_charged_by_the_price_list(api):
     """To a billionth of a dollar, after more was reserved; a refused call is free."""
     model, sold_by, _ = SOLD[api]
     busy = refuses(api, 503, "busy")

@@ -236,7 +236,7 @@ async def test_the_sdk_of_the_user_is_used_as_it_is(api):
 
 
 @APIS
-async def test_a_disconnect_keeps_what_came(api):
+async def test_a_disconnect_keeps_the_received_text(api):
     """The connection breaks within the answer: worth trying again, the text so far is there."""
     error, message = await failing(api, Answer(pieces=[*half(api), CUT]))
     assert isinstance(error, LLMUnavailable)
@@ -261,7 +261,7 @@ async def test_an_answer_without_its_end_is_an_error(api, tail):
 
 
 @pytest.mark.parametrize(("api", "tail"), each(ENDS))
-async def test_one_sign_of_the_end_is_enough(api, tail):
+async def test_content_after_the_end_of_an_answer_is_ignored(api, tail):
     """Whatever comes after it, or breaks then."""
     async with serving(api, Answer(pieces=[*BODIES[api], *tail])) as (_, made):
         last = await last_event(made)
@@ -376,7 +376,7 @@ async def test_closing_the_iterator_closes_the_connection(api):
         ({}, None),
     ],
 )
-async def test_a_rate_limit_says_how_long(api, headers, expected):
+async def test_a_rate_limit_has_the_delay(api, headers, expected):
     """429 with its header; once only, as the SDK's own retries are off."""
     refusal = refuses(api, 429, "slow down", "rate_limit_error", headers=headers)
     error, _ = await failing(api, refusal)
@@ -432,7 +432,7 @@ async def test_an_unknown_model_is_named(api):
 
 
 @APIS
-async def test_nobody_listening_may_pass(api):
+async def test_a_refused_connection_is_retryable(api):
     """A refused connection is worth trying again and names the server."""
     async with server(api) as served:
         url = served.url

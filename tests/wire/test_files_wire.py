@@ -250,7 +250,7 @@ async def test_the_history_with_files_is_the_same_bytes_from_turn_to_turn(api):
     assert json.dumps(second[: len(first)]) == json.dumps(first)
 
 
-async def test_the_next_model_of_a_chain_reads_what_the_first_one_cannot():
+async def test_the_next_model_of_a_chain_gets_a_file_that_the_first_cannot_read():
     """A file that has no place at one provider is no failure of it."""
     async with serving("anthropic") as (server, made):
         chain = FallbackProvider([made, ScriptedProvider([text("I hear it")])], failures=1)

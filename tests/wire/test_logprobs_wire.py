@@ -83,7 +83,7 @@ async def test_log_probabilities_are_stored_with_the_answer(api):
     assert "logprob" not in str(after["input" if api == "responses" else "messages"])
 
 
-async def test_none_but_the_chosen_token():
+async def test_zero_alternatives_give_only_the_chosen_token():
     """OpenAI takes 0; llama.cpp would then send none, so a compatible server is asked for one."""
     async with serving("completions", weighed("completions")) as (server, made):
         found = (await last_event(made, logprobs=0)).message.logprobs
@@ -94,7 +94,7 @@ async def test_none_but_the_chosen_token():
     )
 
 
-async def test_an_answer_without_them_is_told_of():
+async def test_an_answer_without_logprobs_is_reported():
     """A server that ignores the option: a warning names it, and the answer stands."""
     async with (
         serving("completions", says("completions", "Yes.")) as (_, made),
@@ -106,7 +106,7 @@ async def test_an_answer_without_them_is_told_of():
     assert "openai/fake sent no log-probabilities" in warnings[0].text
 
 
-async def test_anthropic_refuses_them_by_name_and_a_chain_goes_on():
+async def test_anthropic_refuses_logprobs_by_name_and_a_chain_continues():
     """Before a request is sent; the next provider of a chain may take them."""
     async with serving("anthropic") as (server, made):
         error = (await last_event(made, logprobs=1)).error

@@ -130,7 +130,7 @@ async def outcome(made, received, option):
 
 
 @pytest.mark.parametrize("kind", PROVIDERS)
-async def test_the_table_says_what_each_provider_does(kind, monkeypatch):
+async def test_the_table_equals_the_requests_of_each_provider(kind, monkeypatch):
     """Sent: the request is another one. Refused: before a request. Never dropped unseen."""
     column = PROVIDERS.index(kind)
     found, baseline = {}, None

@@ -62,7 +62,7 @@ def kinds(message):
     return [block.type for block in message.content]
 
 
-async def test_a_paused_answer_goes_on_until_it_is_whole():
+async def test_a_paused_answer_continues_until_it_is_complete():
     """In one turn, each part stored once, and sent back as it came."""
     answers = [pauses(use(1)), pauses(found(1), use(2)), ends(2, "Sunny.")]
     async with (
@@ -122,7 +122,7 @@ asyncio.run(main())
 
 
 @pytest.mark.long
-async def test_a_turn_that_is_killed_between_two_pauses_goes_on(tmp_path):
+async def test_a_turn_killed_between_two_pauses_continues(tmp_path):
     """In another process, with the part that is stored; that part is stored and sent back once."""
     begun = [fake_anthropic.started(), *fake_anthropic.block(0, found(1)), HOLD]
     answers = [pauses(use(1)), Answer(pieces=begun), pauses(found(1), use(2))]

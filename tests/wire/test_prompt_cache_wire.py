@@ -161,7 +161,7 @@ asyncio.run(main())
 
 
 @pytest.mark.long
-async def test_the_next_process_extends_what_a_killed_one_sent(url):
+async def test_the_next_process_extends_the_request_of_a_killed_one(url):
     """Killed after the tool's result was stored, and after the answer was."""
     api = "completions"
     script = [calls(api, "c1"), says(api, "five"), calls(api, "c2"), says(api, "five")]

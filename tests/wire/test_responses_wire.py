@@ -50,7 +50,7 @@ async def sent(request=ASK, *, official=False, monkeypatch=None, **options):
 # --- what is sent ----------------------------------------------------------------------------
 
 
-async def test_a_request_keeps_nothing_at_the_server():
+async def test_a_request_is_not_stored_at_the_server():
     """The conversation is ours; what the model reasoned is asked for, encrypted."""
     body = (await sent(LLMRequest(messages=[UserMessage("hi")], system_prompt="Be kind."))).body
     assert body == {

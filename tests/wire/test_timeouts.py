@@ -94,7 +94,7 @@ async def test_a_turn_sets_them_all(api):
 
 
 @APIS
-async def test_what_trickles_behind_an_answer_does_not_prolong_it(api, monkeypatch):
+async def test_bytes_after_an_answer_do_not_prolong_it(api, monkeypatch):
     """Comments that keep a connection open, after the reason to stop: a short while in all."""
     advance(0)
     feed, fed = SSEDecoder.feed, asyncio.Event()

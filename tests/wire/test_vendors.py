@@ -260,7 +260,7 @@ async def test_bedrock_answers_through_its_own_client():
     assert len(server.received) == 2
 
 
-async def test_what_bedrock_throws_amid_its_answer_is_an_error():
+async def test_an_exception_amid_an_answer_of_bedrock_is_an_error():
     """Typed, as an error of Anthropic's own stream."""
     begun = framed(fake_anthropic.says("half of it")).pieces[:4]
     answer = Answer(

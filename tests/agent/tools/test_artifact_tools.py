@@ -181,7 +181,7 @@ async def test_a_deletion_is_a_step_of_the_turn_with_an_event(make_agent, stores
         (tool_call("create_dataset_artifact", artifact_id="u", columns={}), "at least one"),
     ],
 )
-async def test_the_error_of_a_file_that_is_too_large_has_the_limit(ask, call, says):
+async def test_a_wrong_kind_name_or_version_is_refused_with_the_valid_ones(ask, call, says):
     """Another kind, no such name, no such version."""
     *_, told = await ask(
         tool_call("create_file_artifact", artifact_id="f"),

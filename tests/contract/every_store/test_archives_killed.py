@@ -29,7 +29,7 @@ asyncio.run(run(*sys.argv[1:]))
     ("kind", "failpoint"),
     split([("sqlite", "A3:2"), ("postgres", "B2:9")], [("sqlite", "A2"), ("sqlite", "B2:9")]),
 )
-async def test_a_killed_import_leaves_nothing_and_can_be_run_again(
+async def test_a_killed_import_leaves_no_context_and_can_be_repeated(
     kind, failpoint, sqlite_file, postgres, tmp_path, memory_stores
 ):
     """While bytes are put into the folder, and after the last row, before the commit."""

@@ -180,7 +180,7 @@ async def test_a_redaction_rings_for_the_forks_that_share_the_turns(any_stores):
         assert rings
 
 
-async def test_a_write_that_is_refused_rings_for_nobody(any_stores):
+async def test_a_refused_write_notifies_no_listener(any_stores):
     """Nothing has changed, and the tenant's other contexts are none of its business either."""
     await begin(any_stores)
     rings: list[bool] = []
@@ -215,7 +215,7 @@ async def test_a_write_rings_although_its_caller_was_cancelled(url):
 # --- in other processes ---
 
 
-async def test_a_listener_hears_of_the_write_of_another_process(url):
+async def test_a_listener_is_notified_of_a_write_of_another_process(url):
     """One that has opened the same database."""
     async with open_stores(url) as stores, _listening(stores) as heard:
         await _write_elsewhere(url)
@@ -245,7 +245,7 @@ async def test_two_stores_in_one_process_hear_each_other_and_not_themselves(url)
         assert await first.messages.count(CONTEXT) == 3
 
 
-async def test_a_listener_hears_nothing_after_its_block(url):
+async def test_a_listener_is_not_notified_after_its_block(url):
     """While another one of the same context does."""
     gone = Heard()
     async with (
@@ -261,7 +261,7 @@ async def test_a_listener_hears_nothing_after_its_block(url):
     assert gone.rings == []
 
 
-async def test_a_process_that_writes_hears_of_writes_of_others(url):
+async def test_a_writing_process_is_notified_of_other_writes(url):
     """Also of a write that comes right after some of this process."""
     async with open_stores(url) as stores, _listening(stores) as heard:
         for _ in range(2):
@@ -369,7 +369,7 @@ def ear(postgres):
         yield connection
 
 
-async def test_many_commits_are_told_in_few_words(postgres_url, ear):
+async def test_many_commits_are_sent_in_few_payloads(postgres_url, ear):
     """A thousand contexts come to three payloads the server takes, with no name in clear."""
     url = parse(postgres_url)
     pool = Pool(url)
@@ -479,7 +479,7 @@ async def test_a_failed_notification_is_sent_with_the_next(fresh_postgres, drive
         assert _told(connection, 1)[1] == [name_of("t", "first"), name_of("t", "second")]
 
 
-async def test_a_cut_connection_is_made_again_and_what_was_missed_is_rung_for(postgres_url):
+async def test_a_cut_connection_is_reopened_and_missed_writes_are_notified(postgres_url):
     """Whoever listens is told to look, and hears of what comes then."""
     raw = postgres_url.replace("+asyncpg", "").replace("+psycopg", "")
     async with open_stores(postgres_url) as stores, _listening(stores) as heard:
@@ -526,7 +526,7 @@ async def test_strange_words_on_the_channel_are_passed_over(postgres_url):
         assert len(heard.rings) == 1
 
 
-async def test_behind_a_transaction_pooler_nobody_listens_but_all_is_told(postgres_url):
+async def test_writes_are_notified_through_a_transaction_pooler(postgres_url):
     """Listening belongs to a connection, which is another's after each transaction."""
     raw = postgres_url.replace("+asyncpg", "").replace("+psycopg", "")
     async with (

@@ -61,7 +61,7 @@ async def test_a_lease_that_was_asked_for_a_day_lasts_as_long_as_the_longest(sha
 
 
 @everywhere
-async def test_a_place_in_line_is_lost_when_the_clock_was_set_back_and_held_up_nobody(shared):
+async def test_a_place_in_the_queue_is_lost_when_the_clock_was_set_back(shared):
     """Whoever waits there in fact keeps it again a moment later."""
     stores, set_ahead = shared
     first = await stores.state.join_wait_queue("ada", "elsewhere", 3.0)

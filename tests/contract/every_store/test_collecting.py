@@ -95,7 +95,7 @@ _ORDERS = sorted(set(permutations("s" * (_SAVE + 1) + "c" * _COLLECT)))
 
 
 @pytest.mark.parametrize("lapsed", [False, True])
-async def test_no_order_of_a_save_and_collect_loses_what_was_acknowledged(
+async def test_no_order_of_save_and_collect_loses_an_acknowledged_artifact(
     place, monkeypatch, lapsed
 ):
     """Whether the upload is held still, or its time was over when `collect` came by."""
@@ -122,7 +122,7 @@ async def test_no_order_of_a_save_and_collect_loses_what_was_acknowledged(
 
 
 @pytest.mark.parametrize("stops_after", range(_SAVE + 1))
-async def test_a_save_that_stops_anywhere_leaves_nothing_after_collect(
+async def test_a_save_that_stops_anywhere_leaves_no_blob_after_collect(
     place, monkeypatch, stops_after
 ):
     """Once its holder counts as dead, and not before; if it goes on after all, it writes anew."""

@@ -93,7 +93,7 @@ for _name, _test in vars(ContextIndexContract).items():
         setattr(TestIndexWithoutTags, _name, None)
 
 
-def test_a_store_of_defaults_skips_what_it_leaves_out_and_nothing_else():
+def test_a_store_of_defaults_skips_only_the_tests_of_missing_methods():
     """Each skipped test names the methods that it needs; a store with all of them skips none."""
     basic, whole = required.open_basic(""), MemoryBackend().stores()
     running, said = {}, set()

@@ -28,7 +28,7 @@ def _rows(path):
         return {name: n for name, n in rows.items() if n}
 
 
-async def test_forks_share_bytes_and_nothing_else(tmp_path):
+async def test_forks_share_only_bytes(tmp_path):
     """The rows of a context go with it, from the file as well, and a blob with the last fork."""
     path, large = tmp_path / "chat.db", b"canary" * 20_000
     async with open_stores(f"sqlite:///{path}") as stores:
@@ -55,7 +55,7 @@ async def test_forks_share_bytes_and_nothing_else(tmp_path):
     assert _blobs(path) == []
 
 
-async def test_a_deleted_artifact_goes_with_the_last_who_sees_it(tmp_path):
+async def test_the_bytes_of_a_deleted_artifact_go_with_its_last_fork(tmp_path):
     """Wherever its versions lie by then."""
     path = tmp_path / "chat.db"
     async with open_stores(f"sqlite:///{path}") as stores:

@@ -80,7 +80,7 @@ async def test_large_bytes_lie_in_the_bucket_once(stores, bucket, sqlite_file):
 
 
 @pytest.mark.parametrize("how", ["altered", "gone"])
-async def test_bytes_that_somebody_changed_are_named(stores, bucket, how):
+async def test_changed_bytes_are_reported_by_name(stores, bucket, how):
     """And never returned."""
     await stores.artifacts.save(CONTEXT, "doc", _CONTENT)
     store, (path,) = await _objects(bucket)
@@ -137,7 +137,7 @@ async def unusable(request):
     await asyncio.gather(*(one.wait_closed() for one in held), return_exceptions=True)
 
 
-async def test_a_store_that_does_not_answer_changes_nothing(stores, unusable, monkeypatch):
+async def test_a_silent_object_store_leaves_the_rows_unchanged(stores, unusable, monkeypatch):
     """The save raises, no version is there, and what lies in the database is still read."""
     await stores.artifacts.save(CONTEXT, "small", b"x")
     await stores.artifacts.open(CONTEXT, "big")

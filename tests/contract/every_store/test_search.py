@@ -119,7 +119,7 @@ def _has(text, query, *, phrase, beginning):
     phrase=st.booleans(),
     beginning=st.booleans(),
 )
-def test_a_search_finds_what_a_plain_one_finds(world_of_searches, texts, query, phrase, beginning):
+def test_a_search_equals_a_plain_scan(world_of_searches, texts, query, phrase, beginning):
     """On each store: the messages whose words, one after the other, are those of the query."""
     runner, places, names = world_of_searches
     name = f"c{next(names)}"

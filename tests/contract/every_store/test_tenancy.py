@@ -349,7 +349,7 @@ async def test_contexts_of_one_name_never_meet(world, part):
             assert world.dump(tenants[0]) == before
 
 
-async def test_a_tenant_that_owns_nothing_lists_nothing(world):
+async def test_a_new_tenant_lists_no_context(world):
     """Nor does paging with another's ids show any."""
     await _own(world.stores.for_tenant("owner"))
     stranger = world.stores.for_tenant("stranger")
@@ -444,7 +444,7 @@ def test_every_method_of_an_agent_is_in_its_table():
     assert public == set(AGENT_CALLS)
 
 
-async def test_an_agent_of_another_tenant_finds_nothing(world):
+async def test_an_agent_of_another_tenant_finds_no_context(world):
     """With another tenant's id it is as new as with any other, and touches nothing of theirs."""
     for method, target in itertools.product(AGENT_CALLS, (IDLE, BUSY)):
         with _case(f"{method}, {target}") as tenants:
@@ -473,7 +473,7 @@ async def test_credentials_of_another_tenant_are_refused(world):
 
 
 @pytest.mark.parametrize("tenant", ["a\0b", "\ud800", "x" * 513, "漢" * 171])
-def test_a_tenant_whom_no_store_could_keep_is_refused(tenant, tmp_path):
+def test_an_unstorable_tenant_is_refused(tenant, tmp_path):
     """By every store, and before it is opened: NUL, a lone surrogate, more than 512 bytes."""
     urls = ("memory:", f"sqlite:///{tmp_path / 'chat.db'}", "postgresql://nobody@127.0.0.1:1/x")
     for url in urls:

@@ -53,7 +53,7 @@ async def test_each_store_is_used_and_closed_with_the_agent(tmp_path):
     ]
 
 
-async def test_an_agent_that_starts_again_knows_what_its_process_kept(tmp_path):
+async def test_an_agent_that_starts_again_has_the_data_of_its_process(tmp_path):
     """Without a state store, too."""
     agent = Agent("c", llm_provider=model(), tools=[save], message_store=JsonLines(tmp_path))
     for turn in (1, 2):

@@ -49,7 +49,7 @@ async def talk(stores, *said, **options):
         return [(await agent.execute_turn(one)).text for one in said]
 
 
-async def test_a_store_that_raises_after_it_wrote_doubles_nothing():
+async def test_a_store_that_raises_after_a_write_doubles_no_message():
     """The messages are looked for, and found."""
 
     class Raising(Lists):
@@ -212,7 +212,7 @@ async def test_a_store_that_keeps_half_a_message_is_refused_at_its_first_append(
             await talk(stores, "a")
 
 
-async def test_what_a_store_lacks_is_refused_by_name(tmp_path):
+async def test_a_missing_method_of_a_store_is_named(tmp_path):
     """When it is given, or when it is needed."""
     with pytest.raises(ConfigurationError, match="messages=dict has no method `append`"):
         Stores.of({})

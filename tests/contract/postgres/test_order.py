@@ -53,7 +53,7 @@ def row(postgres):
         yield waited_for
 
 
-async def test_of_two_processes_that_claim_at_once_one_wins(opened, row):
+async def test_one_of_two_simultaneous_claims_wins(opened, row):
     """Both wait for the row; whoever gets it second finds that the context has moved on."""
     one, other = await opened(), await opened()
     await one.messages.append(CONTEXT, [user("a")])

@@ -57,7 +57,7 @@ async def test_a_connection_that_was_given_back_is_the_next_one(pool):
     assert (pool.idle, pool.in_use) == (2, 0)
 
 
-async def test_news_take_the_connection_that_nobody_will_want(pool):
+async def test_notifications_use_the_least_wanted_connection(pool):
     """And go on doing so: the others keep to those that know their statements."""
     async with pool.session() as one, pool.session() as other:
         pids = [(await opened.ask_alone(_PID))[0][0] for opened in (one, other)]
@@ -123,7 +123,7 @@ async def test_waiting_operations_are_served_in_order_of_arrival(pool):
     assert pool.idle == 2
 
 
-async def test_one_that_is_not_clean_is_closed_and_its_place_is_the_next_ones(pool):
+async def test_an_unclean_connection_is_closed_and_its_slot_is_free(pool):
     """Who waits meanwhile makes a new one."""
     async with pool.session() as other:
         old = (await other.ask_alone(_PID))[0][0]
@@ -225,7 +225,9 @@ async def test_at_the_limit_of_the_server_one_waits_for_those_of_the_pool(small)
     await pool.close()
 
 
-async def test_at_the_limit_of_the_server_one_waits_for_what_others_give_up(small, monkeypatch):
+async def test_a_session_at_the_limit_of_the_server_waits_for_a_released_connection(
+    small, monkeypatch
+):
     """Also where this pool has none yet; one who is cancelled leaves his place to the next."""
     monkeypatch.setattr(pg_pool, "_FULL_PAUSE_S", 0.1)
     others, pool = (Pool(parse(small), patience_s=_LONG_S) for _ in range(2))
@@ -266,7 +268,7 @@ def _sessions(url, name):
     return ask(url, text, name)[0][0]
 
 
-async def test_connections_that_nobody_uses_are_closed(url, postgres):
+async def test_idle_connections_are_closed(url, postgres):
     """All of them, after a while; the next one is made when it is asked for."""
     pool = Pool(parse(f"{url}&pool_max_idle=1&application_name=idle"))
     async with pool.session(), pool.session():
@@ -336,7 +338,7 @@ async def test_the_server_knows_the_application_by_a_name(url, monkeypatch):
 
 
 @pytest.mark.parametrize("driver", ["asyncpg", "psycopg"])
-async def test_of_several_hosts_the_first_that_answers_serves(postgres, driver):
+async def test_the_first_of_several_hosts_that_answers_is_used(postgres, driver):
     """As libpq writes them, each with its port; the one that is tried first is not there."""
     async with Cutter(postgres, tcp=True) as cutter:
         there = cutter.url.partition("?")[2]

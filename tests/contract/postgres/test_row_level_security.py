@@ -163,7 +163,7 @@ def _assert_refused(connection):
             assert refused.value.sqlstate == pg_rls.UNSAID
 
 
-async def test_without_a_tenant_nothing_is_visible(secured, app_url):
+async def test_no_row_is_visible_without_a_tenant(secured, app_url):
     """Neither before the setting was ever made, nor with the empty one, nor after a transaction."""
     await _two_tenants(app_url)
     with psycopg.connect(as_user(secured, APP), autocommit=True) as connection:
@@ -226,7 +226,7 @@ async def test_stores_that_forgot_their_filters_leak_without_it(postgres, forget
         assert await stores.for_tenant("b").messages.count(CONTEXT) == 2
 
 
-async def test_stores_that_forgot_their_filters_see_nothing_of_others(app_url, forgetful):
+async def test_stores_without_filters_see_no_row_of_other_tenants(app_url, forgetful):
     """Reads, writes and deletes of one tenant find nothing of another's."""
     async with open_stores(app_url, tenant="a") as stores:
         await a_turn(stores, reply="for a alone")
@@ -263,7 +263,7 @@ async def _told(stores):
     )
 
 
-async def test_a_connection_carries_nothing_to_the_next_tenant(app_url):
+async def test_a_connection_does_not_keep_its_tenant(app_url):
     """One connection serves many tenants by turns, reads and writes and failures mixed."""
     names = ["a", "b", "'; DROP TABLE looopy_events; --", "é\\' 漢", "a" * 500]
     async with open_stores(f"{app_url}&pool_size=1") as stores:
@@ -289,7 +289,7 @@ async def test_a_connection_carries_nothing_to_the_next_tenant(app_url):
         assert refused.value.sqlstate == pg_rls.UNSAID
 
 
-async def test_it_holds_behind_a_proxy_that_shares_connections(app_url):
+async def test_row_level_security_holds_behind_a_pooler(app_url):
     """Where nothing may outlive a transaction, the tenant does not either."""
     async with open_stores(f"{app_url}&pooler=transaction") as stores:
         for tenant in ("a", "b"):
@@ -303,7 +303,9 @@ async def test_it_holds_behind_a_proxy_that_shares_connections(app_url):
 # --- turning it on, and keeping it ---
 
 
-async def test_a_url_that_requires_it_refuses_what_does_not_protect(roles, new_database):
+async def test_a_url_that_requires_row_level_security_refuses_an_unprotected_database(
+    roles, new_database
+):
     """Not secured, secured but for one table, or a user whom no policy holds."""
     url = new_database()
     await asyncio.to_thread(migrate.upgrade, url)

@@ -376,7 +376,7 @@ async def test_a_defect_in_an_operation_takes_it_back(driver):
     assert await driver.run(_one(_COUNT), write=False) == [(0,)]
 
 
-async def test_a_transaction_pooler_finds_nothing_left_behind(postgres, name):
+async def test_a_transaction_pooler_gets_no_leftover_state(postgres, name):
     """No prepared statement and no setting of the session: the next client gets it as it was."""
     url = f"{postgres}&pooler=transaction&pool_size=1"
     opened = _driver(url, name)
@@ -725,7 +725,7 @@ async def test_a_server_that_stops_in_the_middle_and_comes_back_is_waited_for(
 
 
 @over_asyncpg
-async def test_a_number_that_a_crash_gave_to_another_write_proves_nothing(
+async def test_a_transaction_id_reused_after_a_crash_is_not_taken_as_proof(
     own_server, own_database, name
 ):
     """Transactions that had not reached the disk are forgotten, and their numbers used again."""
@@ -787,7 +787,7 @@ async def _refused(url, **options):
     return refused.value
 
 
-async def test_a_port_that_nobody_listens_on_is_named_in_the_error(name):
+async def test_the_error_of_a_closed_port_names_it(name):
     """With the host, and without the password."""
     url = as_driver("postgresql://ada:hunter2@127.0.0.1:1/app", name)
     error = await _refused(url)
@@ -867,7 +867,7 @@ async def test_a_full_disk_of_a_server_raises_storage_full(driver):
     assert await driver.run(_one(_COUNT), write=False) == [(0,)]
 
 
-async def test_no_error_of_a_server_shows_what_is_in_a_row(driver, postgres):
+async def test_no_error_of_a_server_shows_the_content_of_a_row(driver, postgres):
     """Rows, parameters and statements are in what the server says, and in nothing that we say."""
 
     def twice():
@@ -947,7 +947,7 @@ async def test_the_short_scheme_of_hosting_services_is_understood(postgres):
 
 
 @pytest.mark.parametrize("driver", ["asyncpg", "psycopg"])
-async def test_an_option_that_nobody_knows_is_not_called_an_absent_server(postgres, driver):
+async def test_an_unknown_option_is_not_reported_as_an_absent_server(postgres, driver):
     """A slip in the URL: the server is there, and the message does not send anybody to look."""
     with pytest.raises(LooopyError) as refused:
         async with open_stores(f"{as_driver(postgres, driver)}&pool_sise=4"):

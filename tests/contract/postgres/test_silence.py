@@ -75,9 +75,7 @@ async def _texts_at_last(stores):
 
 @pytest.mark.parametrize("where", _MOMENTS)
 @pytest.mark.parametrize("alone", [True, False])
-async def test_a_commit_whose_reply_never_comes_is_made_exactly_once(
-    driver, stores, cutter, where, alone
-):
+async def test_a_commit_without_a_reply_is_made_exactly_once(driver, stores, cutter, where, alone):
     """The connection is given up, and another one finds out what became of it."""
     driver._alone = alone
     claimed = await begin(stores)
@@ -91,9 +89,7 @@ async def test_a_commit_whose_reply_never_comes_is_made_exactly_once(
 
 
 @pytest.mark.parametrize("said_last", [b"SELECT", b"BEGIN"])
-async def test_a_read_whose_reply_never_comes_is_made_on_another_connection(
-    stores, cutter, said_last
-):
+async def test_a_read_without_a_reply_is_repeated_on_another_connection(stores, cutter, said_last):
     """Also the first word of a transaction, on a connection that has served before."""
     await stores.messages.append(CONTEXT, [user("a")])
     cutter.hang_at = said_last

@@ -210,7 +210,7 @@ async def test_a_folder_that_was_replaced_by_a_link_leads_nowhere(stores, folder
 
 
 @pytest.mark.parametrize("damaged", [b"", b"?" + _CONTENT[1:]], ids=["empty", "of the same size"])
-async def test_saving_again_heals_what_was_damaged(stores, folder, damaged):
+async def test_saving_again_repairs_a_damaged_blob(stores, folder, damaged):
     """A damaged blob is not shared with a new version of the same content."""
     await stores.artifacts.save(CONTEXT, "doc", _CONTENT)
     (blob,) = _blobs(folder)
@@ -294,7 +294,7 @@ async def test_a_commit_whose_upload_is_not_held_is_refused(stores):
     assert await stores.state.load(CONTEXT) is None
 
 
-async def test_a_full_disk_leaves_nothing(stores, folder, monkeypatch):
+async def test_a_full_disk_leaves_no_partial_blob(stores, folder, monkeypatch):
     """The version is not there, nor a half-written file; the next save works."""
     real = os.write
 

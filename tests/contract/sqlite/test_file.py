@@ -174,7 +174,7 @@ async def test_operations_that_wait_are_committed_together(driver, sqlite_file):
 
 
 @pytest.mark.parametrize("kind", ["refusal", "database"])
-async def test_one_that_fails_takes_only_itself_back(driver, kind):
+async def test_a_failing_operation_of_a_group_rolls_back_alone(driver, kind):
     """Of those that are committed together, the others are kept."""
     reached, go_on = threading.Event(), threading.Event()
 
@@ -209,7 +209,7 @@ async def test_one_that_fails_takes_only_itself_back(driver, kind):
     assert names == [("after",), ("before",)]
 
 
-async def test_a_commit_that_fails_is_told_to_all_who_shared_it(driver):
+async def test_a_failing_commit_raises_in_every_operation_of_its_group(driver):
     """Nobody hears of success before the disk has it, whoever was to blame."""
     reached, go_on = threading.Event(), threading.Event()
 
@@ -253,7 +253,7 @@ async def test_an_operation_whose_caller_was_cancelled_is_carried_out(driver):
     assert await driver.run(_one("SELECT COUNT(*) FROM looopy_contexts"), write=False) == [(2,)]
 
 
-async def test_a_defect_in_an_operation_reaches_its_caller_and_nobody_else(driver):
+async def test_a_defect_in_an_operation_reaches_only_its_caller(driver):
     """An error that is none of ours takes the operation back and leaves the thread working."""
 
     def broken():
@@ -396,7 +396,7 @@ async def test_closing_carries_out_what_was_accepted(sqlite_file):
     assert sorted(await asyncio.gather(*waiting)) == list(range(1, 10))
 
 
-async def test_stores_that_nobody_closed_leave_no_thread(sqlite_file):
+async def test_unclosed_stores_leave_no_thread(sqlite_file):
     """Once they are forgotten, their threads end by themselves."""
     driver = SQLiteDriver(sqlite_file, bring_to_head=bring_to_head)
     await driver.open()
@@ -427,7 +427,7 @@ asyncio.run(main())
         assert await stores.messages.count("c") == 1
 
 
-async def test_a_forked_child_is_told_to_open_for_itself(sqlite_file):
+async def test_a_forked_child_is_refused_until_it_opens_its_own_stores(sqlite_file):
     """It has neither the threads nor the right to the connection; the parent goes on."""
     code = """
 import asyncio, os, sys
@@ -475,7 +475,7 @@ print(sorted({"sqlalchemy", "alembic", "aiosqlite"} & set(sys.modules)))
     assert (out, errors) == ("[]\n", "")
 
 
-async def test_a_first_turn_loads_only_what_it_needs(sqlite_file):
+async def test_a_first_turn_imports_only_needed_modules(sqlite_file):
     """A process that goes on with a context waits for no client of HTTP and no finder of typos."""
     code = """
 import asyncio, sys
@@ -624,7 +624,7 @@ async def test_a_file_that_is_put_back_is_written_to_again(tmp_path):
         assert [m.content for m in await stores.messages.list(CONTEXT)] == ["one", "two"]
 
 
-async def test_a_log_is_left_to_those_who_have_it_with_another_file(tmp_path):
+async def test_a_log_in_use_with_another_file_is_left_unchanged(tmp_path):
     """Its old user closes and moves nothing out of it: what others have stored since is theirs."""
     path, away = tmp_path / "chat.db", tmp_path / "away.db"
     stores = await open_stores(_url(path)).__aenter__()
@@ -988,7 +988,7 @@ async def test_a_full_disk_raises_storage_full_and_keeps_acknowledged_rows(sqlit
         assert await stores.messages.append("c", [user("room again")]) == kept + 1
 
 
-def test_no_error_shows_what_is_in_a_row(tmp_path):
+def test_no_error_shows_the_content_of_a_row(tmp_path):
     """Whatever SQLite says, our sentence holds the path and the kind of trouble alone."""
     with contextlib.closing(sqlite3.connect(":memory:")) as connection:
         connection.execute("CREATE TABLE t (secret TEXT PRIMARY KEY)")
@@ -1001,7 +1001,7 @@ def test_no_error_shows_what_is_in_a_row(tmp_path):
             assert "chat.db" in str(shown)
 
 
-def test_a_full_disk_is_told_from_other_trouble(tmp_path):
+def test_a_full_disk_is_distinguished_from_other_errors(tmp_path):
     """`StorageFull` where freeing space helps, `StoreUnavailable` elsewhere."""
     for code, kind in (
         (sqlite3.SQLITE_FULL, StorageFull),
@@ -1027,7 +1027,7 @@ def test_a_path_that_no_file_can_have_is_refused_in_our_words(name, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_the_longest_name_has_room_for_what_lies_beside_it(tmp_path):
+async def test_the_longest_name_has_room_for_its_side_files(tmp_path):
     """Its log, and the copy that a migration makes."""
     place = tmp_path / ("x" * 197 + ".db")
     async with open_stores(f"sqlite:///{place}") as stores:

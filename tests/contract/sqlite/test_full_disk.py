@@ -163,7 +163,7 @@ async def test_a_removal_on_a_full_disk_makes_room(disk, content, removal):
 
 
 @needs_mount
-async def test_a_cleared_context_goes_on_after_a_full_disk(disk):
+async def test_a_cleared_context_continues_after_a_full_disk(disk):
     """Its turns and the event that says so are there, as where the disk has space."""
     model = ScriptedProvider(lambda _: text("fine"), repeat=True)
     async with open_stores(_url(disk)) as stores:

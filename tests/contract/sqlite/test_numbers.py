@@ -261,7 +261,7 @@ async def test_a_full_file_refuses_contexts(sqlite_file):
         assert len(await stores.messages.list(CONTEXT)) == 2  # the largest number works
 
 
-def test_only_what_has_no_number_is_called_full(tmp_path):
+def test_storage_full_is_raised_only_for_a_full_disk(tmp_path):
     """A row without a tenant is refused too, and that is no matter of room."""
     path = tmp_path / "chat.db"
     with contextlib.closing(sqlite3.connect(":memory:")) as connection:
@@ -304,7 +304,7 @@ async def test_views_show_the_tables_of_a_server(sqlite_file):
 
 
 @pytest.mark.parametrize("way", ["vacuum", "text"])
-async def test_a_file_that_is_written_anew_holds_the_same(sqlite_file, tmp_path, way):
+async def test_a_rewritten_file_has_the_same_content(sqlite_file, tmp_path, way):
     """By `VACUUM`, which the page on stores advises, or as text: keys are values, not places."""
     async with open_stores(f"sqlite:///{sqlite_file}") as stores:
         for name in ("gone", CONTEXT, "other"):
