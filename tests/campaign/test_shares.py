@@ -16,10 +16,6 @@ _LOSSES = ("asyncpg", "stops", "ended")
 
 # What no trial may find, each as arguments of the command.
 _SHARES = {
-    # Processes on one budget, some killed: never more than the limit, exactly what was used.
-    "budgets": ("--runs", "8", "--only", "budgets/kills on one budget, sqlite"),
-    # Each agent reports the commits that it lost, once.
-    "failovers": ("--runs", "1", "--only", "failovers/without synchronous replication, asyncpg"),
     # Nothing acknowledged is lost, and no finished tool runs twice.
     "kills": (
         *("--share", "0.003", "--only", "kills/sqlite"),
@@ -30,14 +26,18 @@ _SHARES = {
         *("--runs", "1", "--only", "kills/kill at S1, table", "kills/kill at S3, files"),
         *(f"kills/kill at S2, then at S4, {store}" for store in ("files", "table")),
     ),
+}
+_LONG_SHARES = {
+    # Processes on one budget, some killed: never more than the limit, exactly what was used.
+    "budgets": ("--runs", "8", "--only", "budgets/kills on one budget, sqlite"),
+    # Each agent reports the commits that it lost, once.
+    "failovers": ("--runs", "1", "--only", "failovers/without synchronous replication, asyncpg"),
     # Erased words are in no byte of a file, after each way to remove them and after later writes.
     "residue": ("--share", "0.017", "--seed", "28", "--only", "residue"),
     # A server, a connection, a network: nothing lost or doubled, and callers are told the truth.
     "server_loss": ("--share", "0.005", "--only", *(f"server_loss/{name}" for name in _LOSSES)),
     # A stopped and displaced process writes nothing when it wakes up, and is told `Fenced`.
     "zombies": ("--runs", "1", "--only", "zombies/sqlite", "zombies/asyncpg"),
-}
-_LONG_SHARES = {
     # An approved tool runs exactly once, or its outcome is unknown, at each boundary of a kill.
     "answers": ("--share", "0.25", "--only", "answers"),
     # No row names bytes that are missing after a kill.
