@@ -22,8 +22,9 @@ PROBE = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 @asynccontextmanager
 async def served(limits, world=None, files=65_536):
     """A server as `looopy serve` configures it: its address, its connections, its host."""
+    world = world or World()
     async with open_stores("memory:") as stores:
-        host = AgentHost((world or World()).build, stores)
+        host = AgentHost(world.build, stores)
         app = create_app(host, authenticate=StaticTokens({TOKEN: "ada"}), limits=limits)
         config = ServerConfig(app, limits, files=files, log_level="error")
         server = uvicorn.Server(config)
@@ -32,6 +33,7 @@ async def served(limits, world=None, files=65_536):
         try:
             yield listening.getsockname()[:2], config.connections, host
         finally:
+            world.go.set()  # a host waits for the turns that run
             await host.aclose()
             server.force_exit = server.should_exit = True
             await running

@@ -59,6 +59,7 @@ async def serving(world, url="memory:", limits=None):
                 client.app = app
                 yield client, host
         finally:
+            world.go.set()  # a host waits for the turns that run
             await host.aclose()
             server.should_exit = True
             await running
