@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 
 import httpx
 import uvicorn
+from tests.loop_time import advance
 
 from looopy import Agent, open_stores, tool
 from looopy.server import AgentHost
@@ -126,9 +127,8 @@ async def test_a_reader_that_does_not_read_is_cut_off():
     """It harms neither the turn nor another reader."""
     long = text("x" * 4_000_000)
     world = World([lambda _: long], chunk_chars=None)
-    limits = Limits(send_s=0.2)
-    async with serving(world, limits=limits) as (client, host):
-        world_stream = client.stream
+    advance(0)
+    async with serving(world, limits=Limits(send_s=50)) as (client, host):
         await client.post("/contexts/c/turns", json={"message": "Hi."})
         reader, writer = await asyncio.open_connection(
             client.base_url.host, client.base_url.port, limit=1024
@@ -138,10 +138,13 @@ async def test_a_reader_that_does_not_read_is_cut_off():
             b"Authorization: Bearer " + TOKEN.encode() + b"\r\n\r\n"
         )
         await reader.readuntil(b"\r\n\r\n")
-        site_users = host._kept["default", "c"]
-        await until(lambda: site_users.users)
-        await until(lambda: not site_users.users)
-        async with world_stream("GET", "/contexts/c/events?after=0") as stream:
+        kept = host._kept["default", "c"]
+        await kept.agent.wait_for_idle()
+        await until(lambda: kept.users)
+        while kept.users:
+            advance(51)
+            await asyncio.sleep(0.005)
+        async with client.stream("GET", "/contexts/c/events?after=0") as stream:
             assert (await read(stream, until="turn_end"))[-1][1] == "turn_end"
         writer.close()
 
