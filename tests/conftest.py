@@ -82,6 +82,17 @@ def _takes_long(item: pytest.Item) -> bool:
     return item.get_closest_marker("campaign") is not None
 
 
+@pytest.fixture(scope="module")
+def set_aside():
+    """
+    Keep what is there by now out of the collections of garbage of a module's tests.
+
+    Each of them looked at all that other tests had imported and kept since: a second of CPU.
+    """
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(scope="session")
 def preloaded():
     """The process whose forks are the program."""

@@ -16,6 +16,8 @@ from looopy.errors import AgentStateError, StoreUnavailable
 from looopy.stores import opening as shared_stores
 from looopy.testing import ScriptedProvider, text
 
+pytestmark = pytest.mark.usefixtures("set_aside")
+
 
 def _agent(url, **options):
     return Agent("ada", llm_provider=ScriptedProvider([text("hi")] * 9), stores=url, **options)

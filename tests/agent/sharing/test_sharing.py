@@ -656,6 +656,7 @@ async def test_the_head_is_that_of_the_call_however_late_it_is_read(
     await events.aclose()
 
 
+@pytest.mark.usefixtures("set_aside")
 async def test_a_follower_that_is_not_iterated_logs_no_failure(
     make_agent, stores, monkeypatch, caplog
 ):

@@ -340,6 +340,7 @@ async def test_an_error_of_the_store_reaches_every_kind_of_view(make_agent, memo
     assert (await agent.execute_turn("again")).text == "hi"
 
 
+@pytest.mark.usefixtures("set_aside")
 async def test_a_failed_turn_without_a_reader_logs_no_unraisable_error(
     make_agent, memory_stores, caplog
 ):
@@ -395,6 +396,7 @@ class AskingForKeys(ScriptedProvider):
     asks_for_keys = True
 
 
+@pytest.mark.usefixtures("set_aside")
 @pytest.mark.parametrize("kind", [ScriptedProvider, AskingForKeys])
 async def test_credentials_are_gone_with_the_turn(make_agent, stores, kind):
     """
