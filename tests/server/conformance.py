@@ -16,8 +16,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tests.server.loopback import listening
 from tests.server.test_a2a_api import build
-from tests.server.test_a2a_push import ON_LOOPBACK, listening
+from tests.server.test_a2a_push import ON_LOOPBACK
 
 from looopy import AuthContext, open_stores
 from looopy.server import AgentHost, a2a_api, create_app

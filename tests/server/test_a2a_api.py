@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import socket
 import subprocess
 import sys
 from contextlib import aclosing, asynccontextmanager
 
 import httpx
 import pytest
-import uvicorn
 from a2a.client import A2ACardResolver, ClientConfig, ClientFactory
 from a2a.helpers import new_text_message
 from a2a.server.tasks.task_manager import append_artifact_to_task
@@ -37,6 +35,7 @@ from a2a.utils.errors import (
     UnsupportedOperationError,
 )
 from tests.killed import killed_in_a_tool
+from tests.server.loopback import listening
 
 from looopy import Agent, AuthContext, open_stores, tool
 from looopy.errors import RateLimited
@@ -116,16 +115,8 @@ async def served(stores, limits=None, authenticate=None, http_api=True):
         app = create_app(
             host, authenticate=tokens, protocols=[a2a_api], limits=limits, http_api=http_api
         )
-        with socket.socket() as listening:
-            listening.bind(("127.0.0.1", 0))
-            port = listening.getsockname()[1]
-            server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off"))
-            serving = asyncio.create_task(server.serve([listening]))
-            try:
-                yield f"http://127.0.0.1:{port}"
-            finally:
-                server.should_exit = True
-                await serving
+        async with listening(app, lifespan="off") as url:
+            yield url
 
 
 class Caller:

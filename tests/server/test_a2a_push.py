@@ -14,7 +14,6 @@ from functools import partial
 
 import httpx
 import pytest
-import uvicorn
 from a2a.helpers import new_text_message
 from a2a.types import (
     AuthenticationInfo,
@@ -30,6 +29,7 @@ from a2a.utils.errors import InvalidParamsError, TaskNotFoundError, UnsupportedO
 from starlette.applications import Starlette
 from starlette.responses import Response
 from starlette.routing import Route
+from tests.server.loopback import listening
 from tests.server.test_a2a_api import ADA, BEN, build, calling, state
 
 from looopy import open_stores
@@ -69,27 +69,11 @@ class Hook:
 
 
 @asynccontextmanager
-async def listening(app):
-    """The address of an application, whose lifespan begins and ends here."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        sock.listen()
-        config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1)
-        server = uvicorn.Server(config)
-        serving = asyncio.create_task(server.serve([sock]))
-        try:
-            yield f"http://127.0.0.1:{sock.getsockname()[1]}"
-        finally:
-            server.should_exit = True
-            await serving
-
-
-@asynccontextmanager
 async def hooked(*answers):
     """A receiver."""
     hook = Hook(*answers)
     paths = [Route(path, hook.take, methods=["POST"]) for path in ("/", "/elsewhere")]
-    async with listening(Starlette(routes=paths)) as hook.url:
+    async with listening(Starlette(routes=paths), timeout_graceful_shutdown=1) as hook.url:
         yield hook
 
 
@@ -99,7 +83,7 @@ async def pushing(stores, options=ON_LOOPBACK):
     host = AgentHost(build, stores, drain_s=0.01)
     tokens = StaticTokens({ADA: "ada", BEN: "ben"})
     app = create_app(host, authenticate=tokens, protocols=[partial(a2a_api, push=options)])
-    async with listening(app) as url:
+    async with listening(app, timeout_graceful_shutdown=1) as url:
         yield url
 
 

@@ -5,9 +5,9 @@ import json
 from contextlib import asynccontextmanager
 from urllib.parse import quote
 
-import httpx
 import pytest
 from tests.going_back import GoingBack
+from tests.server.loopback import client_of
 
 from looopy import Agent, open_stores, tool
 from looopy.errors import StoreUnavailable
@@ -36,11 +36,7 @@ async def serving(make=None, limits=None, spied=lambda stores: stores, url="memo
             {ADA: "ada", BEN: "ben", EVE: {"actor_id": "ada", "tenant_id": "other"}}
         )
         app = create_app(host, authenticate=tokens, limits=limits, **options)
-        async with httpx.AsyncClient(
-            transport=httpx.ASGITransport(app),
-            base_url="http://localhost",
-            headers={"Authorization": f"Bearer {ADA}"},
-        ) as client:
+        async with client_of(app, ADA) as client:
             yield client, host
 
 

@@ -2,13 +2,11 @@
 
 import asyncio
 import random
-import socket
-from contextlib import asynccontextmanager
 from types import SimpleNamespace
 
 import httpx
-import uvicorn
 from tests.campaign import protocols as faces
+from tests.server.loopback import listening
 
 from looopy import open_stores
 from looopy.server import Client
@@ -34,25 +32,10 @@ class Program(faces.Face):
             await program.begin_turn("c", inputs={request["request_id"]: Approve()})
 
 
-@asynccontextmanager
-async def serving(url):
-    """The application of the campaign in this process, with all faces; gives its address."""
-    async with open_stores(url) as stores:
-        sock = socket.create_server(("127.0.0.1", 0))
-        config = uvicorn.Config(faces._app(stores, 0.0), log_level="error", lifespan="on")
-        server = uvicorn.Server(config)
-        running = asyncio.create_task(server.serve([sock]))
-        try:
-            yield f"http://127.0.0.1:{sock.getsockname()[1]}"
-        finally:
-            server.should_exit = True
-            await running
-
-
 async def test_an_approval_that_one_face_gives_is_gone_in_every_other_one(sqlite_file):
     """At once where one asks; by an event, on a connection made before, where one is told."""
     url = f"sqlite:///{sqlite_file}"
-    async with serving(url) as place:
+    async with open_stores(url) as stores, listening(faces._app(stores, 0.0)) as place:
         server = SimpleNamespace(url=url, place=place, pace_s=0.0)
         asked = [faces.Chat, faces.Runs, faces.Responses]
         asked = [kind(server, random, 0) for kind in asked]

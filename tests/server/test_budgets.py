@@ -6,6 +6,7 @@ from datetime import date, datetime, timedelta
 import httpx
 import pytest
 from a2a.types import TaskState
+from tests.server.loopback import client_of
 
 from looopy import Agent, AuthContext, Budget, LoopConfig, open_stores
 from looopy.errors import ContextNotFound
@@ -78,11 +79,7 @@ async def test_a_client_continues_the_turn_when_there_is_room(stores):
 
     async with AgentHost(make, stores, max_agents=1) as host:
         app = create_app(host, authenticate=StaticTokens({ADA: "ada"}))
-        async with httpx.AsyncClient(
-            transport=httpx.ASGITransport(app),
-            base_url="http://localhost",
-            headers={"Authorization": f"Bearer {ADA}", "Accept": "text/event-stream"},
-        ) as client:
+        async with client_of(app, ADA, {"Accept": "text/event-stream"}) as client:
             await client.post("/contexts/c/turns", json={"message": "Hi."})
             found = (await client.get("/contexts/c")).json()
             assert (found["status"], found["interrupted_turn"], found["pending"]) == (
@@ -185,10 +182,7 @@ async def test_a_turn_without_messages_is_hidden_with_the_message_before_it(stor
 
     async with AgentHost(agent, stores) as host:
         app = create_app(host, authenticate=StaticTokens({ADA: "ada"}))
-        transport, ada = httpx.ASGITransport(app), {"Authorization": f"Bearer {ADA}"}
-        async with httpx.AsyncClient(
-            transport=transport, base_url="http://localhost", headers=ada
-        ) as client:
+        async with client_of(app, ADA) as client:
             assert await hidden(client) == []
             for to, expected in ((4, [4]), (3, [3, 4]), (1, [1, 2, 3, 4])):
                 rewound = await client.post("/contexts/c/rewind", json={"to": to})

@@ -4,8 +4,8 @@ import asyncio
 import signal
 from contextlib import asynccontextmanager
 
-import httpx
 import pytest
+from tests.server.loopback import client_of
 
 from looopy import (
     Agent,
@@ -317,16 +317,7 @@ async def serving(**options):
         tokens = {token: {"actor_id": name} for name, token in TOKENS.items()}
         tokens[TOKENS["boss"]] = {"actor_id": "boss", "scopes": ["manager"]}
         app = create_app(host, authenticate=StaticTokens(tokens), may_answer=managers)
-        transport = httpx.ASGITransport(app)
-
-        def client(name):
-            return httpx.AsyncClient(
-                transport=transport,
-                base_url="http://localhost",
-                headers={"Authorization": f"Bearer {TOKENS[name]}"},
-            )
-
-        yield client, host, office
+        yield lambda name: client_of(app, TOKENS[name]), host, office
 
 
 async def test_over_http_a_second_person_sees_the_request_alone():
@@ -460,11 +451,7 @@ async def test_in_every_protocol_the_turn_waits_for_its_owner(goes_on):
         app = create_app(host, authenticate=StaticTokens(tokens), protocols=faces)
         name = await ask(host)
         await host.decide("c", name, Approve(), BOSS)
-        async with httpx.AsyncClient(
-            transport=httpx.ASGITransport(app),
-            base_url="http://localhost",
-            headers={"Authorization": f"Bearer {TOKENS['ada']}"},
-        ) as ada:
+        async with client_of(app, TOKENS["ada"]) as ada:
             answer = await goes_on(ada)
             assert answer.status_code == 200, answer.text
             item = (await ada.get("/contexts/c")).json()

@@ -5,8 +5,8 @@ import json
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 
-import httpx
 import pytest
+from tests.server.loopback import client_of
 from tests.server.test_api import frames
 from tests.server.test_quotas import BEGINNINGS, FACES, RUN
 
@@ -54,12 +54,7 @@ async def serving(**answering):
 
     async with open_stores("memory:") as stores, AgentHost(build, stores, drain_s=0.1) as host:
         app = create_app(host, authenticate=who, protocols=[*FACES, mcp_api])
-        async with httpx.AsyncClient(
-            transport=httpx.ASGITransport(app),
-            base_url="http://localhost",
-            headers={"Authorization": "Bearer soon", "A2A-Version": "1.0"},
-            **answering,
-        ) as client:
+        async with client_of(app, "soon", {"A2A-Version": "1.0"}, **answering) as client:
             yield client, host
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 from contextlib import asynccontextmanager
 
 import httpx
 import pytest
-import uvicorn
 from tests.property.test_halves import Foreign
+from tests.server.loopback import listening
 
 from looopy import Agent, open_stores, tool
 from looopy.server import (
@@ -85,16 +84,11 @@ async def serving():
             protocols=[a2a_api, ag_ui_api, ai_sdk_api, mcp_api, responses_api],
             hosts=["127.0.0.1"],
         )
-        listening = socket.create_server(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-        server = uvicorn.Server(uvicorn.Config(app, log_level="error"))
-        running = asyncio.create_task(server.serve([listening]))
-        try:
-            async with httpx.AsyncClient(base_url=url, headers=HEADERS, timeout=60) as client:
-                yield client
-        finally:
-            server.should_exit = True
-            await running
+        async with (
+            listening(app) as url,
+            httpx.AsyncClient(base_url=url, headers=HEADERS, timeout=60) as client,
+        ):
+            yield client
 
 
 @pytest.mark.parametrize("protocol", REQUESTS)

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import httpx
 import pytest
+from tests.server.loopback import client_of
 from tests.server.test_api import ADA, BEN
 from tests.server.test_bad_requests import deep
 from tests.server.test_quotas import FACES, RUN
@@ -48,11 +49,7 @@ async def serving(limits):
     tokens = StaticTokens({ADA: "ada", BEN: "ben"})
     async with open_stores("memory:") as stores, AgentHost(build, stores) as host:
         app = create_app(host, authenticate=tokens, limits=limits, protocols=FACES)
-        async with httpx.AsyncClient(
-            transport=httpx.ASGITransport(app),
-            base_url="http://localhost",
-            headers={"Authorization": f"Bearer {ADA}", "A2A-Version": "1.0"},
-        ) as client:
+        async with client_of(app, ADA, {"A2A-Version": "1.0"}) as client:
             try:
                 yield SimpleNamespace(client=client, host=host, stores=stores, app=app)
             finally:

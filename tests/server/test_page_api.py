@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from importlib.resources import files
 from itertools import pairwise
 
-import httpx
+from tests.server.loopback import client_of
 from tests.web.cases import QUICK, Thinker
 
 from looopy import Agent, ToolContext, open_stores, tool
@@ -28,11 +28,7 @@ async def serving(build, stores):
     async with AgentHost(build, stores, drain_s=0.01) as host:
         tokens = StaticTokens({ADA: "ada", BEN: "ben"})
         app = create_app(host, authenticate=tokens, protocols=[ui_page])
-        async with httpx.AsyncClient(
-            transport=httpx.ASGITransport(app),
-            base_url="http://localhost",
-            headers={"Authorization": f"Bearer {ADA}"},
-        ) as client:
+        async with client_of(app, ADA) as client:
             yield client, host
 
 

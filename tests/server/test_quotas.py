@@ -3,8 +3,8 @@
 import asyncio
 from contextlib import asynccontextmanager
 
-import httpx
 import pytest
+from tests.server.loopback import client_of
 from tests.server.test_api import ADA, BEN, EVE, serving
 
 from looopy import Agent, AuthContext, open_stores, tool
@@ -42,7 +42,7 @@ BEGINNINGS = {
 
 
 @asynccontextmanager
-async def client_of(stores, limits, go):
+async def limited_client(stores, limits, go):
     """A client of ada, whose turns wait until *go* is set, and the host behind it."""
 
     @tool(effects="idempotent")
@@ -60,11 +60,7 @@ async def client_of(stores, limits, go):
     tokens = StaticTokens({ADA: "ada", BEN: "ben", EVE: {"actor_id": "ada", "tenant_id": "other"}})
     async with AgentHost(build, stores) as host:
         app = create_app(host, authenticate=tokens, limits=limits)
-        headers = {"Authorization": f"Bearer {ADA}"}
-        transport = httpx.ASGITransport(app)
-        async with httpx.AsyncClient(
-            transport=transport, base_url="http://localhost", headers=headers
-        ) as client:
+        async with client_of(app, ADA) as client:
             try:
                 yield client
             finally:
@@ -85,8 +81,8 @@ async def test_turns_at_once_are_counted_in_all_processes(tmp_path):
     async with (
         open_stores(url) as one,
         open_stores(url) as two,
-        client_of(one, limits, go) as here,
-        client_of(two, limits, go) as there,
+        limited_client(one, limits, go) as here,
+        limited_client(two, limits, go) as there,
     ):
 
         async def begin(client, context_id, token=ADA):
@@ -118,7 +114,10 @@ async def test_turns_at_once_are_counted_in_all_processes(tmp_path):
 async def test_requests_that_meet_get_no_place_twice():
     """They all ask before the first of them has begun its turn."""
     limits = Limits(running_turns_per_tenant=3)
-    async with open_stores("memory:") as stores, client_of(stores, limits, asyncio.Event()) as one:
+    async with (
+        open_stores("memory:") as stores,
+        limited_client(stores, limits, asyncio.Event()) as one,
+    ):
         found = await asyncio.gather(
             *(one.post(f"/contexts/c{n}/turns", json={"message": "Hi."}) for n in range(8))
         )

@@ -4,7 +4,7 @@ import asyncio
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 
-import httpx
+from tests.server.loopback import client_of
 from tests.server.test_api import ADA, BEN, EVE
 
 from looopy import Agent, AuthContext, open_stores, tool
@@ -64,11 +64,7 @@ async def serving(parts, limits=None):
     tokens = StaticTokens({ADA: "ada", BEN: "ben", EVE: {"actor_id": "ada", "tenant_id": "other"}})
     async with open_stores("memory:") as stores, AgentHost(build, stores, idle_s=60) as host:
         app = create_app(host, authenticate=tokens, limits=limits)
-        async with httpx.AsyncClient(
-            transport=httpx.ASGITransport(app),
-            base_url="http://localhost",
-            headers={"Authorization": f"Bearer {ADA}"},
-        ) as client:
+        async with client_of(app, ADA) as client:
             yield client, host
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,13 +12,13 @@ from unittest.mock import Mock
 import httpx
 import openai
 import pytest
-import uvicorn
 from openai import AsyncOpenAI
 from openai.types.responses import Response
 from pydantic import BaseModel
 from starlette.requests import Request
 from tests.killed import killed_in_a_tool
 from tests.preloaded import Preloaded
+from tests.server.loopback import listening
 
 from looopy import Agent, AuthContext, Stores, TurnContext, open_stores, tool
 from looopy.errors import ConfigurationError
@@ -77,24 +75,9 @@ async def _served(stores: Stores) -> AsyncIterator[str]:
 
     async with (
         AgentHost(build, stores) as host,
-        _listening(create_app(host, authenticate=_who, protocols=[responses_api])) as url,
+        listening(create_app(host, authenticate=_who, protocols=[responses_api])) as url,
     ):
-        yield url
-
-
-@asynccontextmanager
-async def _listening(app: Any) -> AsyncIterator[str]:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        port = listening.getsockname()[1]
-        config = uvicorn.Config(app, log_level="warning", lifespan="off")
-        server = uvicorn.Server(config)
-        serving = asyncio.create_task(server.serve([listening]))
-        try:
-            yield f"http://127.0.0.1:{port}/v1"
-        finally:
-            server.should_exit = True
-            await serving
+        yield f"{url}/v1"
 
 
 @asynccontextmanager
@@ -314,8 +297,8 @@ async def test_a_client_sends_the_instructions_and_tools_that_the_owner_allows()
     async with (
         open_stores("memory:") as stores,
         AgentHost(build, stores) as host,
-        _listening(create_app(host, authenticate=_who, protocols=[api])) as url,
-        AsyncOpenAI(base_url=url, api_key="ada", max_retries=0) as client,
+        listening(create_app(host, authenticate=_who, protocols=[api])) as url,
+        AsyncOpenAI(base_url=f"{url}/v1", api_key="ada", max_retries=0) as client,
     ):
         asked = await client.responses.create(model="looopy", input="Where am I?", **brought)
         [call] = asked.output

@@ -2,12 +2,11 @@
 
 import asyncio
 import json
-import socket
 from contextlib import asynccontextmanager
 
 import httpx
-import uvicorn
 from tests.loop_time import advance
+from tests.server.loopback import listening
 
 from looopy import Agent, open_stores, tool
 from looopy.server import AgentHost
@@ -47,23 +46,14 @@ async def serving(world, url="memory:", limits=None):
         host = AgentHost(world.build, stores)
         tokens = StaticTokens({TOKEN: "ada"})
         app = create_app(host, authenticate=tokens, limits=limits)
-        config = uvicorn.Config(app, port=0, log_level="error", lifespan="on")
-        server = uvicorn.Server(config)
-        sock = socket.socket()
-        sock.bind(("127.0.0.1", 0))
-        sock.listen()  # clients wait until the server takes them
-        running = asyncio.create_task(server.serve([sock]))
-        try:
-            async with httpx.AsyncClient(
-                base_url=f"http://127.0.0.1:{sock.getsockname()[1]}", headers=HEADERS, timeout=60
-            ) as client:
-                client.app = app
-                yield client, host
-        finally:
-            world.go.set()  # a host waits for the turns that run
-            await host.aclose()
-            server.should_exit = True
-            await running
+        async with listening(app) as place:
+            try:
+                async with httpx.AsyncClient(base_url=place, headers=HEADERS, timeout=60) as client:
+                    client.app = app
+                    yield client, host
+            finally:
+                world.go.set()  # a host waits for the turns that run
+                await host.aclose()
 
 
 async def read(response, *, until=None, most=None):
@@ -141,9 +131,7 @@ async def test_a_reader_that_does_not_read_is_cut_off():
         kept = host._kept["default", "c"]
         await kept.agent.wait_for_idle()
         await until(lambda: kept.users)
-        while kept.users:
-            advance(51)
-            await asyncio.sleep(0.005)
+        await until(lambda: not kept.users or advance(51))
         async with client.stream("GET", "/contexts/c/events?after=0") as stream:
             assert (await read(stream, until="turn_end"))[-1][1] == "turn_end"
         writer.close()

@@ -12,9 +12,9 @@ from pathlib import Path
 import httpx
 import httpx2
 import pytest
-import uvicorn
 from mcp.client.streamable_http import streamable_http_client
 from mcp.types import ElicitResult
+from tests.server.loopback import listening
 from tests.server.obedient import build
 
 from looopy import open_stores
@@ -43,17 +43,8 @@ async def serving(stores, limits=None, grace_s=5):
     """The address of a server; at its end, requests and turns have little time."""
     host = AgentHost(build, stores, drain_s=0.01)
     app = create_app(host, authenticate=StaticTokens(WHO), protocols=[mcp_api], limits=limits)
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        sock.listen()
-        config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=grace_s)
-        server = uvicorn.Server(config)
-        running = asyncio.create_task(server.serve([sock]))
-        try:
-            yield f"http://127.0.0.1:{sock.getsockname()[1]}/mcp"
-        finally:
-            server.should_exit = True
-            await running
+    async with listening(app, timeout_graceful_shutdown=grace_s) as url:
+        yield f"{url}/mcp"
 
 
 @asynccontextmanager
