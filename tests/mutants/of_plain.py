@@ -135,4 +135,20 @@ MUTANTS = [
         "pass",
         _LACKS,
     ),
+    mutant(
+        "own-clear-of-an-earlier-head",
+        "a process that comes late removes the messages of a cleared context's next turn",
+        "looopy.stores.plain.backend:PlainBackend._bring",
+        "if tries and await self.state.has_moved(key_of(*key), head):",
+        "if not tries:",
+        f"{_BAD}::test_messages_after_a_clear_survive_a_process_that_saw_only_the_clear",
+    ),
+    mutant(
+        "own-message-without-a-time",
+        "messages from before are others at each look, and the store seems to have gone back",
+        "looopy.stores.plain.messages:OwnMessages._message",
+        'if "timestamp" not in data:',
+        "if not data:",
+        f"{_SPOILT}[True-<lambda>-item 4 has no `timestamp`]",
+    ),
 ]

@@ -109,8 +109,8 @@ class Stores:
             tenant: The owner of these contexts.
 
         Raises:
-            ConfigurationError: A store lacks a method that it needs. So does later whatever needs a
-                journal: forks, and listing and searching contexts.
+            ConfigurationError: A store lacks a method that it needs. So does later everything that
+                needs a journal: forks, tags, erasing, archives, and budgets of a day or month.
         """
         from looopy.stores.plain.backend import PlainBackend
         from looopy.stores.plain.composed import composed

@@ -11,6 +11,7 @@ from tests.own_stores import Contents, Documents, JsonLines, StateTable, Table
 
 from looopy import Agent, LoopConfig
 from looopy.errors import ConfigurationError, StoreUnavailable
+from looopy.stores import export_contexts
 from looopy.stores.bundle import Stores
 from looopy.stores.plain.state import InProcess
 from looopy.testing import ScriptedProvider, text
@@ -35,6 +36,14 @@ class Lists:
     async def list(self, context_id):
         """All of them."""
         return list(self.rows.get(context_id, ()))
+
+
+class Clearing(Lists):
+    """Lists that can be cleared."""
+
+    async def clear(self, context_id):
+        """Remove all."""
+        self.rows.pop(context_id, None)
 
 
 def agent_on(stores, **options):
@@ -171,8 +180,9 @@ def swapped(rows):
         (lambda rows: rows.pop(1), "did not return message 2 of context 'c', which was appended"),
         (list.clear, "did not return message 1 of context 'c', which was appended: 0 messages"),
         (lambda rows: rows.append(object()), "item 4 is object, not a message"),
-        (lambda rows: rows.append({"role": "user", "content": 5}), "item 4: "),
-        (lambda rows: rows.append({"no": "role"}), "item 4: .*a message needs a role"),
+        (lambda rows: rows.append({"role": "user", "content": 5, "timestamp": 1}), "item 4: "),
+        (lambda rows: rows.append({"timestamp": 1}), "item 4: .*a message needs a role"),
+        (lambda rows: rows.append({"role": "user", "content": "x"}), "item 4 has no `timestamp`"),
         (
             lambda rows: rows.append(UserMessage("x")),
             "item 4 is not of context 'c' as looopy knows",
@@ -228,11 +238,31 @@ async def test_a_missing_method_of_a_store_is_named(tmp_path):
             await stores.state.delete("c")
         with pytest.raises(ConfigurationError, match="`list`, which Documents lacks"):
             await stores.state.list()
-        with pytest.raises(ConfigurationError, match="a fork needs stores with a journal"):
-            await stores.journal.fork("c", "d")
-        with pytest.raises(ConfigurationError, match="lists contexts by id alone"):
-            _ = stores.contexts
+        with pytest.raises(ConfigurationError, match="`list`, which Documents lacks"):
+            await stores.contexts.list()
         assert await talk(stores, "b") == ["3 messages"]
+
+
+async def test_features_of_many_contexts_are_refused_by_name():
+    """The refusal names the feature and a store that has it; listing and searching work."""
+    async with Stores.of(Lists(), state=InProcess()) as stores, agent_on(stores) as agent:
+        await agent.execute_turn("Hello!")
+        for what, call in (
+            ("a fork", agent.fork("d")),
+            ("tagging a context", agent.tag(add=["x"])),
+            ("erasing", stores.contexts.erase("c")),
+            ("erasing", stores.contexts.erase_person("ada")),
+            ("removing contexts by age or size", stores.contexts.retain()),
+            ("counting the bytes of contexts", stores.contexts.sizes()),
+            ("exporting a context", anext(export_contexts(stores, "c"))),
+            ("importing a context", stores.contexts.restore([])),
+        ):
+            with pytest.raises(ConfigurationError, match=f"{what}.* needs a store with a journal"):
+                await call
+        with pytest.raises(ConfigurationError, match="a budget of a day or month needs a store"):
+            _ = stores.spending
+        assert [one.context_id for one in (await stores.contexts.list()).items] == ["c"]
+        assert [hit.position for hit in (await agent.search("hello")).items] == [1]
 
 
 async def test_a_state_store_without_a_way_to_compare_warns_once(tmp_path, caplog):
@@ -364,6 +394,30 @@ async def test_messages_of_a_later_head_are_read_with_that():
     assert await talk(Stores.of(Late(), state=state), "c") == ["5 messages"]
 
 
+async def test_messages_after_a_clear_survive_a_process_that_saw_only_the_clear():
+    """It looks again before it clears what the process that cleared may have left."""
+    rows = Clearing()
+
+    class Late(InProcess):
+        delete = None
+        is_late = False
+
+        async def load(self, key):
+            found = await super().load(key)
+            if self.is_late and key == "c":
+                self.is_late = False
+                await talk(Stores.of(rows, state=self), "b")
+            return found
+
+    state = Late()
+    async with agent_on(Stores.of(rows, state=state)) as agent:
+        await agent.execute_turn("a")
+        await agent.clear()
+    state.is_late = True
+    assert await talk(Stores.of(rows, state=state), "c") == ["3 messages"]
+    assert len(rows.rows["c"]) == 4
+
+
 async def test_a_deletion_that_another_process_overtook_is_made_again():
     """A message to the inbox comes between."""
 
@@ -376,10 +430,6 @@ async def test_a_deletion_that_another_process_overtook_is_made_again():
                 head = await self.load(key)
                 await self.save(key, {**head, "revision": revision + 1, "stamp": "another"})
             return await super().compare_and_set(key, document, revision)
-
-    class Clearing(Lists):
-        async def clear(self, context_id):
-            self.rows.pop(context_id, None)
 
     async with Stores.of(messages := Clearing(), state=(state := Busy())) as stores:
         await talk(stores, "a")

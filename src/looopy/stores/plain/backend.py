@@ -206,6 +206,9 @@ class PlainBackend(Contexts):
                 "load", f"returned a part of {key_of(*key)!r} otherwise than it was saved: {error}"
             ) from error
         if head["cleared"] or head["removed"]:
+            if tries and await self.state.has_moved(key_of(*key), head):
+                await self._bring(key, looks=looks, tries=tries - 1)  # there may be new ones
+                return
             await self._remove(key_of(*key), head)
         is_own = self.state.compares and not found.cleared_seq
         try:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar, cast
 
 from looopy.errors import ConfigurationError
 from looopy.stores.artifacts.store import Artifacts
+from looopy.stores.defaults import BasicContextIndex
 from looopy.stores.memory.artifacts import InMemoryArtifactRows
 from looopy.stores.memory.journal import InMemoryJournal
 from looopy.stores.memory.stores import InMemoryMessageStore, InMemoryStateStore
@@ -44,6 +45,22 @@ def _writes(method: M) -> M:
     return cast("M", through)
 
 
+def _needs_journal(what: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"{what} needs a store with a journal, such as sqlite:///app.db, in the place of stores of"
+        " your own"
+    )
+
+
+def _refused(what: str) -> Any:
+    """A method of a feature that one context's documents and messages cannot have."""
+
+    async def refuse(*_: Any, **__: Any) -> NoReturn:
+        raise _needs_journal(what)
+
+    return refuse
+
+
 class ComposedMessageStore(InMemoryMessageStore):
     """`MessageStore` over one of an application's own."""
 
@@ -58,8 +75,14 @@ class ComposedStateStore(InMemoryStateStore):
 
     outlasts = False
     backend: PlainBackend
-    make_contexts = None  # type: ignore[assignment]  # it lists contexts by id alone
-    make_spending = None  # type: ignore[assignment]  # it keeps no accounts
+
+    def make_contexts(self) -> ComposedContextIndex:  # type: ignore[override]  # of its own kind
+        """The index that goes with this store."""
+        return ComposedContextIndex(ComposedMessageStore(self.backend, self.tenant), self)
+
+    def make_spending(self) -> NoReturn:
+        """Refuse: accounts are of many contexts."""
+        raise _needs_journal("a budget of a day or month")
 
     load = _reads(InMemoryStateStore.load)
     save = _writes(InMemoryStateStore.save)
@@ -119,15 +142,19 @@ class ComposedJournal(InMemoryJournal):
     undo_rewind = _writes(InMemoryJournal.undo_rewind)
     lineage = _reads(InMemoryJournal.lineage)
 
-    async def fork(
-        self, context_id: str, new_context_id: str, *, at: int | None = None
-    ) -> ContextRecord:
-        """Refuse: the messages of the parent are in the parent's rows alone."""
-        del context_id, new_context_id, at
-        raise ConfigurationError(
-            "a fork needs stores with a journal, such as sqlite:///app.db: stores of one's own keep"
-            " the messages of one context alone"
-        )
+    fork = _refused("a fork")  # the parent's messages are in the parent's rows alone
+
+
+class ComposedContextIndex(BasicContextIndex):
+    """Lists and searches by reading all contexts, which needs `list` of the state store."""
+
+    tag = _refused("tagging a context")
+    enclose = _refused("linking the context of an agent used as a tool")
+    erase = erase_person = _refused("erasing (but `stores.state.delete()` removes a context)")
+    retain = _refused("removing contexts by age or size")
+    sizes = _refused("counting the bytes of contexts")
+    snapshot = log_page = _refused("exporting a context")
+    restore = _refused("importing a context")
 
 
 class ComposedArtifactRows(InMemoryArtifactRows):

@@ -77,6 +77,12 @@ class OwnMessages:
             raise self.calls.wrong(
                 self._list, f"item {number} is {type(one).__name__}, not a message"
             )
+        if "timestamp" not in data:
+            raise self.calls.wrong(
+                self._list,
+                f"item {number} has no `timestamp`, in milliseconds since 1970: it would be another"
+                " message at each look",
+            )
         try:
             return message_from_json(data)
         except ValueRefused as error:
