@@ -37,6 +37,7 @@ async def make():
 def test_a_new_agent_has_an_empty_state():
     """Each field of the state has its default."""
     state = pi.Agent().state
+    assert state.model == "anthropic/claude-sonnet-4-5"  # pipy's default
     assert (state.system_prompt, state.tools, state.messages) == ("", [], [])
     assert (state.thinking_level, state.is_streaming, state.stream_message) == ("off", False, None)
     assert (state.pending_tool_calls, state.error) == (set(), None)
@@ -169,6 +170,91 @@ async def test_a_prompt_is_text_with_images_a_message_or_several(make):
         await agent.prompt([])
 
 
+async def test_order_1_6_keeps_prompt_and_tools_in_the_history(make):
+    """First without an event, then by a message that is announced as the tools change."""
+    model = ScriptedProvider([text("a")], repeat=True)
+    agent = make(model, order="1.6", system_prompt="Be kind.", tools=[greet])
+    spec = {"name": "greet", "description": "Greet somebody", "parameters": greet.parameters}
+    (first,) = agent.state.messages
+    assert (first.role, first.text, first.metadata) == (
+        "system",
+        "Be kind.",
+        {"tools_added": [spec]},
+    )
+    events = heard(agent)
+    await agent.prompt("hi")
+    assert names(events)[2:5] == [
+        "message_start user",
+        "message_end user",
+        "message_start assistant",
+    ]
+    agent.set_tools([boom])
+    agent.set_system_prompt("Be brief.")
+    await agent.prompt("again")
+    second = agent.state.messages[3]
+    assert (second.role, second.text) == ("system", "Be brief.")
+    assert second.metadata["tools_removed"] == [{"name": "greet"}]
+    assert [tool["name"] for tool in second.metadata["tools_added"]] == ["boom"]
+    assert names(events).count("message_end system") == 1
+    assert model.requests[1].system_prompt == "Be brief."
+    assert said(model.requests[1].messages) == [
+        ("user", "hi"),
+        ("assistant", "a"),
+        ("user", "again"),
+    ]
+    assert said(await agent.looopy.get_messages()) == said(agent.state.messages)
+    agent.reset()
+    assert said(agent.state.messages) == [("system", "Be brief.")]
+    with pytest.raises(pi.NothingToContinue, match="No messages"):
+        await agent.continue_()
+
+
+async def test_order_1_6_announces_once_what_a_context_holds(tmp_path):
+    """A second agent of the context adds nothing; with other tools it announces them."""
+    options = {"order": "1.6", "stores": f"sqlite:///{tmp_path / 'pi.db'}", "context_id": "ada"}
+    model = ScriptedProvider([text("a")], repeat=True)
+    for tools, systems in (([greet], 1), ([greet], 1), ([boom], 2)):
+        async with pi.Agent(model, "Be kind.", tools, **options) as agent:
+            await agent.prompt("hi")
+            assert [m.role for m in agent.state.messages].count("system") == systems
+    assert [m.role for m in agent.state.messages][:2] == ["system", "user"]
+    async with pi.Agent(model, "Be kind.", [greet], **options) as agent:
+        agent.append_message(pi.UserMessage("go on"))
+        await agent.continue_()
+        assert [m.role for m in agent.state.messages[-3:]] == ["user", "system", "assistant"]
+
+
+async def test_order_1_6_skips_no_call(make):
+    """A message that comes while tools run waits for the next turn."""
+    first, second = Gate("first"), Gate("second")
+    agent = make(
+        [(tool_call("first"), tool_call("second")), text("b")],
+        tools=[first, second],
+        order="1.6",
+        tool_execution="sequential",
+    )
+    run = asyncio.create_task(agent.prompt("go"))
+    await first.entered.wait()
+    agent.steer("stop")
+    first.open.set()
+    second.open.set()
+    await run
+    assert [m.text for m in agent.state.messages[-4:]] == [
+        "first through",
+        "second through",
+        "stop",
+        "b",
+    ]
+
+
+@pytest.mark.parametrize("option", [{"order": "1.5"}, {"tool_execution": "both"}])
+def test_an_unknown_order_is_refused(option):
+    """By the agent and by the loop's options."""
+    for make in (pi.Agent, pi.AgentLoopConfig):
+        with pytest.raises(ConfigurationError, match=next(iter(option))):
+            make("openai/x", **option) if make is pi.Agent else make(model="openai/x", **option)
+
+
 async def test_a_prompt_may_end_in_any_message(make):
     """A tool's result, for one: the model is asked about it."""
     call = pi.AssistantMessage([pi.ToolCall("c", "greet", {"name": "x"})], stop_reason="toolUse")
@@ -178,6 +264,36 @@ async def test_a_prompt_may_end_in_any_message(make):
     await agent.prompt(result)
     assert names(events)[2:4] == ["message_start toolResult", "message_end toolResult"]
     assert agent.state.messages[-1].text == "seen"
+
+
+async def test_the_modes_of_the_queues_are_set(make):
+    """For the next run; an unknown mode is refused where it is set."""
+    model = ScriptedProvider([text("a")], repeat=True)
+    agent = make(model)
+    for mode, calls in (("all", 1), ("one-at-a-time", 2)):
+        agent.set_steering_mode(mode)
+        agent.set_follow_up_mode(mode)
+        for message in ("x", "y"):
+            agent.steer(message)
+            agent.follow_up(message)
+        del model.requests[:]
+        await agent.prompt("go")
+        assert len(model.requests) == 2 * calls
+    for setter in (agent.set_steering_mode, agent.set_follow_up_mode):
+        with pytest.raises(ConfigurationError, match="one-at-a-time"):
+            setter("some")
+
+
+@pytest.mark.parametrize(
+    ("messages", "why"),
+    [([], "No messages"), ([pi.AssistantMessage("hi")], "Cannot continue from assistant")],
+)
+async def test_continue_looks_at_the_messages_before_the_model(messages, why, monkeypatch):
+    """So that it says what is wrong, even if no model can be called."""
+    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
+    async with pi.Agent(messages=messages) as agent:
+        with pytest.raises(ValueError, match=why):
+            await agent.continue_()
 
 
 async def test_queues_leave_the_messages_alone(make):
@@ -278,7 +394,7 @@ async def test_a_running_agent_takes_no_other_prompt(make):
 async def test_continue_delivers_messages_queued_after_an_answer(make):
     """Nothing was said, or an answer stands and nothing is queued: a ValueError."""
     agent = make([text("a"), text("b")])
-    with pytest.raises(ValueError, match="no messages"):
+    with pytest.raises(ValueError, match="No messages"):
         await agent.continue_()
     await agent.prompt("hi")
     with pytest.raises(ValueError, match="assistant message"):

@@ -182,6 +182,49 @@ async def test_steering_comes_after_the_prompt():
     assert names(events)[:7] == [*PLAIN[:4], *PLAIN[2:4], "message_start assistant"]
 
 
+@pytest.mark.parametrize(
+    ("script", "mode", "polls"),
+    [
+        ([text("a")], "sequential", 2),
+        ([tool_call("greet", name="x"), text("a")], "sequential", 4),
+        (
+            [(tool_call("greet", name="x"), tool_call("greet", name="y")), text("a")],
+            "sequential",
+            5,
+        ),
+        ([(tool_call("greet", name="x"), tool_call("greet", name="y")), text("a")], "parallel", 6),
+    ],
+)
+async def test_steering_is_asked_for_as_often_as_in_pi(script, mode, polls):
+    """At the start, after each turn and tool; before parallel tools: as counted in pi 0.58.3."""
+    asked, model = [], ScriptedProvider(script)
+    options = {"tool_execution": mode}
+    run = _loop(
+        "go", model, tools=[greet], options=options, get_steering_messages=lambda: asked.append(1)
+    )
+    await collect(run)
+    assert len(asked) == polls
+
+
+async def test_steering_while_the_model_answers_leaves_the_first_tool():
+    """The function is asked after that tool, as in pi; the other calls are skipped then."""
+    model = ScriptedProvider(
+        [(tool_call("greet", name="x"), tool_call("greet", name="y")), text("stopped")]
+    )
+    queued, events = [], []
+
+    def steering():
+        return [queued.pop()] if queued else []
+
+    async for event in _loop("go", model, tools=[greet], get_steering_messages=steering):
+        events.append(event)
+        if names([event]) == ["message_start assistant"] and len(model.requests) == 1:
+            queued.append(pi.UserMessage("stop"))
+    ends = [event for event in events if event.type == "tool_execution_end"]
+    assert [end.is_error for end in ends] == [False, True]
+    assert model.requests[1].messages[-1].text == "stop"
+
+
 async def test_updates_have_the_partial_message_and_the_provider_event():
     """All nine kinds of pieces, text growing."""
     model = ScriptedProvider(

@@ -1,13 +1,22 @@
 """pi's tools, messages and abort signals."""
 
 import asyncio
+import json
 
 import pytest
 from tests.compat.kit import NAME, collect, config, greet
 
 from looopy.compat import pi
-from looopy.errors import InvalidTool, UnknownModel
-from looopy.testing import ScriptedProvider, text, tool_call
+from looopy.errors import (
+    ConfigurationError,
+    InvalidTool,
+    LLMUnavailable,
+    UnknownModel,
+    ValueRefused,
+)
+from looopy.llm import StreamEvent
+from looopy.testing import ScriptedProvider, failure, text, tool_call
+from looopy.types.message_json import message_from_json
 
 
 async def _result_of(tool, **args):
@@ -224,9 +233,104 @@ def test_budgets_and_context_have_the_names_of_pi():
     """Budgets are the mapping that the options take; a context is what a stream function gets."""
     budgets = pi.ThinkingBudgets(low=2048, high=20_000)
     assert budgets == {"low": 2048, "high": 20_000}
+    assert (budgets.minimal, budgets.high) == (1024, 20_000)
+    assert budgets.model_dump() == {"minimal": 1024, "low": 2048, "medium": 8192, "high": 20_000}
+    assert not hasattr(budgets, "xhigh")
     assert pi.Agent(model="openai/x", thinking_budgets=budgets).thinking_budgets == budgets
     context = pi.Context(messages=[pi.UserMessage("go")])
     assert (context.system_prompt, len(context.messages), context.tools) == (None, 1, None)
+
+
+async def test_model_dump_writes_every_type_as_json():
+    """Events, messages, blocks and the state; a message that was dumped is read back equal."""
+    replies = [tool_call("greet", name="Ada"), failure(LLMUnavailable("down"))]
+    prompt = pi.UserMessage([pi.TextContent("go"), pi.ImageContent("aGk=")], timestamp=1)
+    run = pi.agent_loop([prompt], tools=[greet], config=config(ScriptedProvider(replies)))
+    events = [event.model_dump(mode="json") async for event in run]
+    assert json.loads(json.dumps(events)) == events
+    assert events[2] == {
+        "type": "message_start",
+        "message": {
+            "role": "user",
+            "content": [
+                {"type": "text", "text": "go", "text_signature": None, "citations": []},
+                {"type": "image", "data": "aGk=", "mime_type": "image/png", "url": None},
+            ],
+            "timestamp": 1,
+        },
+    }
+    update = next(event for event in events if event["type"] == "message_update")
+    assert (update["message"]["role"], update["assistant_event"]["type"]) == (
+        "assistant",
+        "toolcall_start",
+    )
+    (end,) = [event for event in events if event["type"] == "tool_execution_end"]
+    assert end["result"] == {
+        "content": [
+            {"type": "text", "text": "Hello Ada!", "text_signature": None, "citations": []}
+        ],
+        "details": {"to": "Ada"},
+    }
+    said = [prompt, *(event["message"] for event in events if event["type"] == "message_end")]
+    assert message_from_json(prompt.model_dump()) == prompt
+    assert [message_from_json(one).model_dump() for one in said[1:]] == said[1:]
+    assert prompt.model_dump(exclude_none=True)["content"][1] == {
+        "type": "image",
+        "data": "aGk=",
+        "mime_type": "image/png",
+    }
+    state = pi.Agent(tools=[greet], messages=[prompt]).state.model_dump()
+    assert [tool["name"] for tool in state["tools"]] == ["greet"]
+    assert (state["stream_message"], state["pending_tool_calls"]) == (None, [])
+    with pytest.raises(ValueRefused, match="mode"):
+        prompt.model_dump(mode="xml")
+
+
+def test_model_dump_leaves_keys_out():
+    """A dump goes to logs and files."""
+    dump = config("openai/x", api_key="sk-secret", temperature=0.5).model_dump()
+    assert (dump["temperature"], "sk-secret" in str(dump)) == (0.5, False)
+
+
+@pytest.mark.parametrize("reply", [text("hello"), failure(LLMUnavailable("down"))])
+async def test_stream_and_astream_call_a_model_once(reply):
+    """The events of one answer, with pi's options; a failed call is an event."""
+    context = pi.Context("Be brief.", [pi.UserMessage("hi")], [greet.to_tool()])
+    options = pi.SimpleStreamOptions(temperature=0.5, reasoning="off", api_key="k")
+    model = ScriptedProvider([reply, reply], chunk_chars=3)
+    events = [event async for event in pi.astream(model, context, options)]
+    blocking = await asyncio.to_thread(lambda: list(pi.stream(model, context, options)))
+    assert [event.type for event in blocking] == [event.type for event in events]
+    assert events[-1].message.text == ("hello" if events[-1].type == "done" else "")
+    assert len(model.requests) == 2
+    for request, sent in zip(model.requests, model.options, strict=True):
+        assert (request.system_prompt, request.tools[0].name) == ("Be brief.", "greet")
+        assert (sent.temperature, sent.thinking_level, sent.api_key) == (0.5, None, "k")
+    with pytest.raises(ConfigurationError, match="astream"):
+        pi.stream(model, context)
+
+
+async def test_a_blocking_stream_that_is_left_closes_its_call():
+    """The connection of a provider ends with it."""
+    closed = []
+
+    class Endless:
+        name = model = "endless"
+
+        async def stream(self, request, options):
+            try:
+                while True:
+                    yield StreamEvent("text_delta", delta="a")
+            finally:
+                closed.append(True)
+
+    def first():
+        events = pi.stream(Endless(), pi.Context(messages=[pi.UserMessage("hi")]))
+        found = next(events).delta
+        events.close()
+        return found
+
+    assert (await asyncio.to_thread(first), closed) == ("a", [True])
 
 
 @pytest.mark.parametrize("model", ["", None])

@@ -70,9 +70,9 @@ MUTANTS = [
     mutant(
         "pi-prompts-missing-at-the-end",
         "who keeps the messages of `agent_end` loses what was said first",
-        "looopy.compat.pi.events:Translator._turn_end",
-        "messages: list[AgentMessage] = [*self._said_before, *event.messages]",
-        "messages: list[AgentMessage] = [*event.messages]",
+        "looopy.compat.pi.events:Translator.of",
+        "self._added.append(said.message)",
+        "self._added[:] = [said.message]",
         f"{_OF_AGENT}::test_a_prompt_is_text_with_images_a_message_or_several",
     ),
     mutant(

@@ -14,8 +14,8 @@ these names from `looopy`, `looopy.llm` and `looopy.auth`.
 - Rules: `storable` (may this value be stored), `message_fields` (the one table of what a message
   has, field by field), `message_check` (refuses callers' messages by it, repairs foreign ones),
   `message_json` (messages to JSON and back by it), `constructors` (fast ones of dataclasses),
-  `arguments` (of a tool call, as a model wrote them), `declared` (optional attributes of others'
-  classes, and misspelt ones).
+  `dumping` (pydantic's `model_dump` for them), `arguments` (of a tool call, as a model wrote them),
+  `declared` (optional attributes of others' classes, and misspelt ones).
 - `lazy`: how a package loads its names on first use.
 
 Read `message`, `event`, `context`, `config`, `storable`.

@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Final, TypeAlias
 
 from looopy.errors import ValueRefused
 from looopy.types.constructors import quick
+from looopy.types.dumping import Dumps
 
 
 class StopReason(StrEnum):
@@ -52,7 +53,7 @@ def now_ms() -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Citation:
+class Citation(Dumps):
     """
     A source of a text, as the provider names it; ours, absent in pi.
 
@@ -88,7 +89,7 @@ class TokenLogprob:
 
 @quick
 @dataclass(frozen=True, slots=True)
-class TextContent:
+class TextContent(Dumps):
     """
     A block of text. `text_signature` is opaque and replayed unchanged.
 
@@ -104,7 +105,7 @@ class TextContent:
 
 @quick
 @dataclass(frozen=True, slots=True)
-class ThinkingContent:
+class ThinkingContent(Dumps):
     """
     A block of reasoning. `thinking_signature` is opaque and replayed unchanged.
 
@@ -120,7 +121,7 @@ class ThinkingContent:
 
 
 @dataclass(frozen=True, slots=True)
-class ImageContent:
+class ImageContent(Dumps):
     """An image: `data` in base64, or the `url` from which the provider loads it."""
 
     type: ClassVar[str] = "image"
@@ -131,7 +132,7 @@ class ImageContent:
 
 
 @dataclass(frozen=True, slots=True)
-class DocumentContent:
+class DocumentContent(Dumps):
     """
     A document, such as a PDF: `data` in base64, or the `url` from which the provider loads it.
 
@@ -149,7 +150,7 @@ class DocumentContent:
 
 
 @dataclass(frozen=True, slots=True)
-class AudioContent:
+class AudioContent(Dumps):
     """A recording, base64-encoded. pi has no such block."""
 
     type: ClassVar[str] = "audio"
@@ -160,7 +161,7 @@ class AudioContent:
 
 @quick
 @dataclass(frozen=True, slots=True)
-class ToolCall:
+class ToolCall(Dumps):
     """
     A model's request to run a tool.
 
@@ -178,7 +179,7 @@ class ToolCall:
 
 
 @dataclass(frozen=True, slots=True)
-class ServerToolCall:
+class ServerToolCall(Dumps):
     """
     A tool that the provider's own server ran, such as its web search; ours, absent in pi.
 
@@ -195,7 +196,7 @@ class ServerToolCall:
 
 
 @dataclass(frozen=True, slots=True)
-class ServerToolResult:
+class ServerToolResult(Dumps):
     """The result of a `ServerToolCall`, where the provider sends it as a block of its own."""
 
     type: ClassVar[str] = "serverToolResult"
@@ -207,7 +208,7 @@ class ServerToolResult:
 
 @quick
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
+class Cost(Dumps):
     """
     US dollars.
 
@@ -241,7 +242,7 @@ NO_COST: Final = Cost()  # one for all, as it cannot be changed
 
 @quick
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Usage:
+class Usage(Dumps):
     """
     Tokens of one or more model calls. `input` leaves out the tokens that the cache served.
 
@@ -345,7 +346,7 @@ AssistantBlock: TypeAlias = (
 
 @quick
 @dataclass(frozen=True, slots=True)
-class UserMessage:
+class UserMessage(Dumps):
     """A message of the user: a string, or blocks of text, images, documents and audio in order."""
 
     role: ClassVar[str] = "user"
@@ -367,7 +368,7 @@ class UserMessage:
 
 @quick
 @dataclass(frozen=True, slots=True)
-class AssistantMessage:
+class AssistantMessage(Dumps):
     """
     An answer of the model: text, thinking and tool calls in order; a string becomes one text block.
 
@@ -415,7 +416,7 @@ class AssistantMessage:
 
 @quick
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToolResultMessage:
+class ToolResultMessage(Dumps):
     """The result of a tool call. `details` is for programs and logs, never for the model."""
 
     role: ClassVar[str] = "toolResult"
@@ -437,7 +438,7 @@ class ToolResultMessage:
 
 
 @dataclass(frozen=True, slots=True)
-class CustomMessage:
+class CustomMessage(Dumps):
     """A message of the application's own role: stored with the rest, left out of model requests."""
 
     role: str

@@ -10,7 +10,9 @@ may import every room but `testing`, `sync` and `cli`.
 - `agent`: pi's `Agent`. `state`: its state, kept up to date by its events. `queues`: steering and
   follow-ups. `loop`: pi's loop functions.
 - `types`: pi's tools, events and options. `events`: our events become pi's. `setup`: pi's options
-  become ours. `abort`: `AbortController`. `errors`: misuse.
+  become ours. `streaming`: pipy-ai's `stream` and `astream`. `abort`: `AbortController`. `errors`:
+  misuse.
+- `order`: differences between releases of pi.
 - `sessions`: reads and writes pi's session files. `wire`: one message of such a file.
 
 Exports: the names in `__all__`, loaded on first use. Read `types`, `events`, `agent`, `sessions`.
@@ -20,6 +22,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from looopy import __version__ as __version__
 from looopy.types.lazy import export as _export
 
 if TYPE_CHECKING:
@@ -37,6 +40,8 @@ if TYPE_CHECKING:
     from looopy.compat.pi.sessions import write_session as write_session
     from looopy.compat.pi.setup import default_convert_to_llm as default_convert_to_llm
     from looopy.compat.pi.state import AgentState as AgentState
+    from looopy.compat.pi.streaming import astream as astream
+    from looopy.compat.pi.streaming import stream as stream
     from looopy.compat.pi.types import AgentEndEvent as AgentEndEvent
     from looopy.compat.pi.types import AgentEvent as AgentEvent
     from looopy.compat.pi.types import AgentLoopConfig as AgentLoopConfig
@@ -45,6 +50,7 @@ if TYPE_CHECKING:
     from looopy.compat.pi.types import AgentTool as AgentTool
     from looopy.compat.pi.types import AgentToolResult as AgentToolResult
     from looopy.compat.pi.types import AgentToolUpdateCallback as AgentToolUpdateCallback
+    from looopy.compat.pi.types import AssistantMessageEvent as AssistantMessageEvent
     from looopy.compat.pi.types import MessageEndEvent as MessageEndEvent
     from looopy.compat.pi.types import MessageStartEvent as MessageStartEvent
     from looopy.compat.pi.types import MessageUpdateEvent as MessageUpdateEvent
@@ -58,6 +64,7 @@ if TYPE_CHECKING:
     from looopy.compat.pi.types import TurnStartEvent as TurnStartEvent
     from looopy.compat.pi.types import tool as tool
     from looopy.llm.pipy import Context as Context
+    from looopy.llm.pipy import SimpleStreamOptions as SimpleStreamOptions
     from looopy.types.message import AssistantMessage as AssistantMessage
     from looopy.types.message import Cost as Cost
     from looopy.types.message import CustomMessage as CustomMessage
@@ -82,6 +89,7 @@ _export(
         ".sessions": ("Entry", "Session", "read_session", "write_session"),
         ".setup": ("default_convert_to_llm",),
         ".state": ("AgentState",),
+        ".streaming": ("astream", "stream"),
         ".types": (
             "AgentEndEvent",
             "AgentEvent",
@@ -91,6 +99,7 @@ _export(
             "AgentTool",
             "AgentToolResult",
             "AgentToolUpdateCallback",
+            "AssistantMessageEvent",
             "MessageEndEvent",
             "MessageStartEvent",
             "MessageUpdateEvent",
@@ -104,7 +113,7 @@ _export(
             "TurnStartEvent",
             "tool",
         ),
-        "looopy.llm.pipy": ("Context",),
+        "looopy.llm.pipy": ("Context", "SimpleStreamOptions"),
         "looopy.types.message": (
             "AssistantMessage",
             "Cost",

@@ -16,9 +16,10 @@ from typing import Any, Literal, Self
 
 from looopy.agent.agent import Agent as OurAgent
 from looopy.compat.pi.abort import AbortController
-from looopy.compat.pi.errors import AlreadyStreaming
+from looopy.compat.pi.errors import AlreadyStreaming, NothingToContinue
 from looopy.compat.pi.events import Translator
 from looopy.compat.pi.loop import require_tail
+from looopy.compat.pi.order import SYSTEM, announced
 from looopy.compat.pi.queues import Kind, Queues, check_modes
 from looopy.compat.pi.setup import ModelOf, Models, RunOptions, ToolsOf, prompts_of, tool_sources
 from looopy.compat.pi.state import AgentState, Listeners, Mirror
@@ -30,11 +31,12 @@ from looopy.compat.pi.types import (
     ConvertToLlmFn,
     GetApiKeyFn,
     MessageEndEvent,
+    Order,
     QueueMode,
     ToolHook,
     TransformContextFn,
 )
-from looopy.errors import ConfigurationError, LooopyError
+from looopy.errors import LooopyError
 from looopy.llm.provider import LLMProvider, abilities_of
 from looopy.loop.incoming import as_user_message
 from looopy.stores.bundle import Stores
@@ -47,20 +49,25 @@ from looopy.types.message import ImageContent, UserMessage
 from looopy.types.request import ThinkingLevel
 from looopy.types.state import Outcome
 
+DEFAULT_MODEL = "anthropic/claude-sonnet-4-5"
+
 
 class Agent:
     """
     An agent as pi's users know it.
 
     Args:
-        model: A name as `looopy.llm.resolve_provider` takes it, or a provider.
+        model: A name as `looopy.llm.resolve_provider` takes it, or a provider; pipy's by default.
         stores: Where the conversation is stored: a URL, or open `Stores`. By default in this
             object.
         context_id: Its id there; a new one by default. The messages of an existing context are in
             `state` once `load()` or the first run has read them.
         messages: Earlier messages; added to the context's.
         loop_config: Limits that pi does not have.
-        tool_execution: `"parallel"`: tools overlap.
+        tool_execution: `"parallel"`: tools overlap. By default `"sequential"`; with order 1.6
+            `"parallel"`, as in pi.
+        order: `"1.6"`: events, steering and system messages as in that release of pi; see
+            `looopy.compat.pi.order`.
         stream_fn: pi's stream function, or the module `pipy_ai`: see `looopy.llm.PipyProvider`.
 
     The others are pi's. `async with`, or `close()`, releases the stores.
@@ -72,7 +79,7 @@ class Agent:
 
     def __init__(
         self,
-        model: str | LLMProvider = "",
+        model: str | LLMProvider = DEFAULT_MODEL,
         system_prompt: str = "",
         tools: Sequence[AgentTool | ToolSource] | None = None,
         convert_to_llm: ConvertToLlmFn | None = None,
@@ -86,7 +93,8 @@ class Agent:
         *,
         thinking_level: ThinkingLevel = ThinkingLevel.OFF,
         messages: Sequence[AgentMessage] = (),
-        tool_execution: Literal["sequential", "parallel"] = "sequential",
+        tool_execution: Literal["sequential", "parallel"] | None = None,
+        order: Order = "0.58",
         before_tool_call: ToolHook | None = None,
         after_tool_call: ToolHook | None = None,
         stream_fn: Any = None,
@@ -94,8 +102,6 @@ class Agent:
         context_id: str | None = None,
         loop_config: LoopConfig | None = None,
     ) -> None:
-        if tool_execution not in ("sequential", "parallel"):
-            raise ConfigurationError("tool_execution must be 'sequential' or 'parallel'")
         self._state = AgentState(
             system_prompt, model, thinking_level, list(tools or ()), list(messages)
         )
@@ -108,7 +114,10 @@ class Agent:
         self.convert_to_llm = convert_to_llm
         self.transform_context = transform_context
         self.get_api_key = get_api_key
-        self.tool_execution: Literal["sequential", "parallel"] = tool_execution
+        self.tool_execution: Literal["sequential", "parallel"] | None = tool_execution
+        self.order: Order = order
+        self._first = self._announced(messages)
+        self._state.messages[:0] = self._first
         self.before_tool_call = before_tool_call
         self.after_tool_call = after_tool_call
         self.stream_fn = stream_fn
@@ -171,6 +180,16 @@ class Agent:
         """From the next run on."""
         self._state.tools = list(tools)
 
+    def set_steering_mode(self, mode: QueueMode) -> None:
+        """From the next run on; `ConfigurationError` for an unknown mode."""
+        check_modes(mode, self.follow_up_mode)
+        self.steering_mode = mode
+
+    def set_follow_up_mode(self, mode: QueueMode) -> None:
+        """From the next run on; `ConfigurationError` for an unknown mode."""
+        check_modes(self.steering_mode, mode)
+        self.follow_up_mode = mode
+
     def replace_messages(self, messages: Sequence[AgentMessage]) -> None:
         """Make the conversation *messages*; those before are hidden for good by the next run."""
         self._mirror.replaced = True
@@ -186,7 +205,7 @@ class Agent:
 
     def reset(self) -> None:
         """Forget conversation, queues and error; model, prompt, tools and listeners stay."""
-        self.clear_messages()
+        self.replace_messages(self._announced(()))
         self.clear_all_queues()
         self._state.rest()
         self._state.error = None
@@ -313,6 +332,9 @@ class Agent:
             await self.looopy.start()
             await self._mirror.read(self._state.messages)
             self._loaded = True
+            first, messages, self._first = self._first, self._state.messages, []
+            if first and messages and messages[0] is not first[0]:  # the context had messages
+                messages[:] = [message for message in messages if message is not first[0]]
 
     async def close(self) -> None:
         """
@@ -359,9 +381,10 @@ class Agent:
     ) -> None:
         self._translator, self._auth = None, auth_context
         try:
+            if go_on:  # before the model is looked at, as in pi
+                await self._require_something(auth_context)
             await self._prepare()
-            if go_on and not await self.looopy.has_queued_messages(auth_context):
-                require_tail(self._state.messages)
+            before = [*self._announced((*self._state.messages, *before)), *before]
             if before:
                 await self._mirror.append(before)
                 self._before = before
@@ -379,6 +402,21 @@ class Agent:
             if self._run is asyncio.current_task():  # and no listener has begun another
                 self._auth = None
                 self._state.rest()
+
+    def _announced(self, messages: Sequence[AgentMessage]) -> list[AgentMessage]:
+        """The system message that pi 1.6 adds to *messages*, if it adds one."""
+        state = self._state
+        if self.order != "1.6":
+            return []
+        return announced(messages, (), state.system_prompt, state.tools)
+
+    async def _require_something(self, auth_context: AuthContext | None) -> None:
+        await self.load()
+        queued = self.has_queued_messages() or await self.looopy.has_queued_messages(auth_context)
+        if not queued and all(message.role == SYSTEM for message in self._state.messages):
+            raise NothingToContinue("No messages to continue from", action="continue")
+        if not queued:
+            require_tail(self._state.messages)
 
     async def _turn(self, message: UserMessage | None, auth_context: AuthContext | None) -> None:
         turn = self.looopy.execute_turn(message, auth_context)
@@ -436,6 +474,7 @@ class Agent:
             thinking_budgets=self.thinking_budgets,
             max_retry_delay_ms=self.max_retry_delay_ms,
             tool_execution=self.tool_execution,
+            order=self.order,
             before_tool_call=self.before_tool_call,
             after_tool_call=self.after_tool_call,
             stream_fn=self.stream_fn,
@@ -466,7 +505,7 @@ class Agent:
         if isinstance(event, ours.TurnStart) and not event.path:
             before, self._before = self._before, ()
             if translator is None or translator.over:
-                translator = self._translator = Translator(before)
+                translator = self._translator = Translator.of_run(self._options.config, before)
         if translator is None:
             return
         if isinstance(event, ours.TurnEnd) and not event.path and self._goes_on(event):

@@ -13,6 +13,7 @@ from typing import Any
 from looopy.compat.pi.types import (
     AgentEndEvent,
     AgentEvent,
+    AgentLoopConfig,
     AgentMessage,
     AgentStartEvent,
     AgentToolResult,
@@ -31,6 +32,7 @@ from looopy.types.message import (
     ImageContent,
     StopReason,
     TextContent,
+    ToolResultMessage,
 )
 from looopy.types.request import StreamEvent
 from looopy.types.state import Outcome
@@ -42,6 +44,7 @@ class Translator:
 
     Args:
         before: Prompts that were stored ahead of the turn, announced as part of it.
+        holds: Results are announced once all calls of a turn have ended, in the order of the calls.
 
     Attributes:
         error: Why the run failed or was aborted, once that is known.
@@ -49,15 +52,23 @@ class Translator:
         held: The end of a turn, held back because the run may continue with another turn.
     """
 
-    def __init__(self, before: Sequence[AgentMessage] = ()) -> None:
+    def __init__(self, before: Sequence[AgentMessage] = (), *, holds: bool = False) -> None:
         self.error: str | None = None
         self.over = False
         self.held: ours.TurnEnd | None = None
         self._before = tuple(before)
+        self._holds = holds
+        self._results: list[ToolResultMessage] = []
+        self._added: list[AgentMessage] = []  # by the run, as they were announced
         self._begun = False
         self._open = False  # an assistant message has started, and not ended
         self._assistant: AssistantMessage | None = None  # of this iteration
         self._unanswered: ours.IterationEnd | None = None
+
+    @classmethod
+    def of_run(cls, config: AgentLoopConfig, before: Sequence[AgentMessage] = ()) -> Translator:
+        """A translator with the order that *config* asks for."""
+        return cls(before, holds=config.order == "1.6" and config.overlaps)
 
     def of(self, event: ours.AgentEvent) -> Iterator[AgentEvent]:
         """The counterpart of *event* in pi: no event, one, or several."""
@@ -66,13 +77,14 @@ class Translator:
             return
         if self._unanswered is not None and isinstance(event, ours.IterationStart):
             yield from self._end_of_iteration(None)
-        yield from say(self, event)
+        for said in say(self, event):
+            if isinstance(said, MessageEndEvent):
+                self._added.append(said.message)
+            yield said
 
     def go_on(self) -> None:
         """Continue the run with another turn; the earlier messages are part of it."""
-        if self.held is not None:
-            self._said_before = (*self._said_before, *self.held.messages)
-            self.held = None
+        self.held = None
 
     def fail(self, error: str, *, aborted: bool = False) -> Iterator[AgentEvent]:
         """End a run whose last event never came."""
@@ -96,11 +108,10 @@ class Translator:
         for message in before:
             yield MessageStartEvent(message)
             yield MessageEndEvent(message)
-        self._said_before = (*self._said_before, *before)
-
-    _said_before: Sequence[AgentMessage] = ()
 
     def _message_start(self, event: ours.MessageStart) -> Iterator[AgentEvent]:
+        if self._holds and isinstance(event.message, ToolResultMessage):
+            return
         if isinstance(event.message, AssistantMessage):
             if self._open:  # the call is being made again
                 return
@@ -117,6 +128,9 @@ class Translator:
             yield MessageUpdateEvent(event.partial, told)
 
     def _message_end(self, event: ours.MessageEnd) -> Iterator[AgentEvent]:
+        if self._holds and isinstance(event.message, ToolResultMessage):
+            self._results.append(event.message)
+            return
         if isinstance(event.message, AssistantMessage):
             if not self._open:
                 yield MessageStartEvent(event.message)
@@ -138,6 +152,7 @@ class Translator:
 
     def _iteration_end(self, event: ours.IterationEnd) -> Iterator[AgentEvent]:
         self._unanswered = event
+        yield from self._held_results()
         if event.message is not None or self._assistant is not None:
             yield from self._end_of_iteration(event.message or self._assistant)
 
@@ -146,7 +161,6 @@ class Translator:
         yield from ()
 
     def _turn_end(self, event: ours.TurnEnd) -> Iterator[AgentEvent]:
-        messages: list[AgentMessage] = [*self._said_before, *event.messages]
         aborted = event.outcome is Outcome.CANCELLED
         if aborted:
             self.error = (self._assistant and self._assistant.error_message) or "cancelled"
@@ -154,9 +168,17 @@ class Translator:
             if self.error is None:  # it waits for a person; our own events carry the question
                 yield from self._end_of_iteration(None)
             else:
-                messages.append((yield from self._synthetic(self.error, aborted=aborted)))
+                yield from self._synthetic(self.error, aborted=aborted)
         self.over = True
-        yield AgentEndEvent(tuple(messages))
+        yield AgentEndEvent(tuple(self._added))
+
+    def _held_results(self) -> Iterator[AgentEvent]:
+        results, self._results = self._results, []
+        calls = () if self._assistant is None else self._assistant.tool_calls
+        order = {call.id: i for i, call in enumerate(calls)}
+        for result in sorted(results, key=lambda one: order.get(one.tool_call_id, 0)):
+            yield MessageStartEvent(result)
+            yield MessageEndEvent(result)
 
     # --- parts -----------------------------------------------------------------------------------
 

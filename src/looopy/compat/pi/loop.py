@@ -9,6 +9,7 @@ from typing import Any
 from looopy.compat.pi.abort import AbortSignal
 from looopy.compat.pi.errors import NothingToContinue
 from looopy.compat.pi.events import Translator
+from looopy.compat.pi.order import Polls, announced
 from looopy.compat.pi.setup import ModelOf, RunOptions, find_provider, tool_sources
 from looopy.compat.pi.types import (
     AgentEvent,
@@ -54,8 +55,8 @@ def agent_loop(
         convert_to_llm: Selects the messages that the model may see; sync or async, as all below.
         transform_context: Messages and the signal to messages, before each model call.
         get_api_key: The provider's name to a key, per model call; else `config.api_key`.
-        get_steering_messages: Called before the first model call, before each tool call and after
-            the last one.
+        get_steering_messages: Called as often as in the pi of `config.order`: at the start, after
+            each turn, and in 0.58 after each tool, or before parallel ones.
         get_follow_up_messages: Called when the run would end.
         auth_context: Ours: for tools and hooks of this run.
 
@@ -113,7 +114,11 @@ def _run(
     auth_context: AuthContext | None,
     queues: tuple[GetMessagesFn | None, GetMessagesFn | None],
 ) -> AsyncGenerator[AgentEvent, None]:
-    history = list(messages)
+    history, config = list(messages), options.config
+    if config.order == "1.6":
+        prompts = announced(messages, prompts, system_prompt, tools or ())
+    polls = None if queues[0] is None else Polls(queues[0], config)
+    options.answered = None if polls is None else polls.answered
     provider = find_provider(options.config, has_key=options.get_api_key is not None)
     options.messages = lambda: history
     token = CancelToken()
@@ -129,24 +134,27 @@ def _run(
         "tools": tool_sources(tools or (), options.config),
         "config": options.loop_config(),
         "context": context,
-        "get_steering_messages": queues[0],
+        "get_steering_messages": polls,
         "get_follow_up_messages": queues[1],
     }
     events = our_agent_loop(prompts, **common) if prompts else our_agent_loop_continue(**common)
-    return _translated(events, token, options.signal, history)
+    return _translated(events, token, options, history, polls)
 
 
 async def _translated(
     events: AsyncGenerator[OurEvent, None],
     token: CancelToken,
-    signal: AbortSignal | None,
+    options: RunOptions,
     history: list[AgentMessage],
+    polls: Polls | None,
 ) -> AsyncGenerator[AgentEvent, None]:
-    translator = Translator()
+    translator, signal = Translator.of_run(options.config), options.signal
     leave = signal.on_abort(token.cancel) if signal is not None else None
     try:
         async with aclosing(events):
             async for event in events:
+                if polls is not None:
+                    polls.saw(event)
                 if isinstance(event, MessageEnd):
                     history.append(event.message)
                 for said in translator.of(event):

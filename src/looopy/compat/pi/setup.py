@@ -58,6 +58,7 @@ class RunOptions:
     Attributes:
         messages: The history as it grows, for the hooks around a tool call.
         queued: Waits until the queued messages are stored, before a step of the run is.
+        answered: Called with each complete answer, before the loop gets it.
     """
 
     config: AgentLoopConfig
@@ -67,6 +68,7 @@ class RunOptions:
     get_api_key: GetApiKeyFn | None = None
     messages: Callable[[], Sequence[AgentMessage]] = field(default=lambda: ())
     queued: Callable[[], Awaitable[object]] | None = None
+    answered: Callable[[AssistantMessage], None] | None = None
 
     def loop_config(self) -> LoopConfig:
         """The limits, options and hooks of the run, as our loop takes them."""
@@ -78,6 +80,7 @@ class RunOptions:
         return replace(
             loop,
             retry=retry,
+            steering=loop.steering if config.order == "0.58" else "after_batch",
             temperature=loop.temperature if config.temperature is None else config.temperature,
             max_tokens=loop.max_tokens if config.max_tokens is None else config.max_tokens,
             thinking_level=loop.thinking_level if reasoning is None else reasoning,
@@ -181,7 +184,8 @@ class ModelOf:
         self, request: LLMRequest, options: StreamOptions
     ) -> AsyncIterator[StreamEvent]:
         """See `LLMProvider.stream`; with the options that are pi's."""
-        config, queued = self._options().config, self._options().queued
+        given = self._options()
+        config, queued, answered = given.config, given.queued, given.answered
         asked = replace(
             options,
             session_id=config.session_id,
@@ -193,6 +197,8 @@ class ModelOf:
             async for event in events:
                 if queued is not None and event.type == "done":
                     await queued()
+                if answered is not None and event.type == "done" and event.message is not None:
+                    answered(event.message)
                 yield event
         finally:
             close = getattr(events, "aclose", None)
@@ -320,9 +326,9 @@ def tool_sources(
     queued: Callable[[], Awaitable[object]] | None = None,
 ) -> tuple[ToolSource, ...]:
     """Make pi's tools ours; what is ours already stays as it is."""
-    parallel = config.tool_execution == "parallel"
     return tuple(
-        _PiTool(t, queued, parallel=parallel) if isinstance(t, AgentTool) else t for t in tools
+        _PiTool(t, queued, parallel=config.overlaps) if isinstance(t, AgentTool) else t
+        for t in tools
     )
 
 

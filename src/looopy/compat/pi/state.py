@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 from looopy.agent.agent import Agent
 from looopy.compat.pi.types import (
@@ -23,12 +24,13 @@ from looopy.compat.pi.types import (
 from looopy.errors import AgentStateError, ConfigurationError
 from looopy.llm.provider import LLMProvider
 from looopy.tools.gather import ToolSource
+from looopy.types.dumping import Dumps
 from looopy.types.message import AssistantMessage, Message
 from looopy.types.request import PartialMessage, ThinkingLevel
 
 
 @dataclass(slots=True)
-class AgentState:
+class AgentState(Dumps):
     """
     The state of an agent. It is updated before listeners get the same event.
 
@@ -55,6 +57,10 @@ class AgentState:
         if growing is None or isinstance(growing, AssistantMessage):
             return growing
         return growing.snapshot()
+
+    def __dump__(self) -> dict[str, Any]:
+        data = {one.name: getattr(self, one.name) for one in fields(self) if one.repr}
+        return {**data, "stream_message": self.stream_message}
 
     def begin(self) -> None:
         """Take note that a run begins."""

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from looopy.compat.pi.abort import AbortSignal
-from looopy.errors import InvalidTool
+from looopy.errors import ConfigurationError, InvalidTool
+from looopy.llm.anthropic.format import THINKING_BUDGETS
 from looopy.llm.provider import LLMProvider
 from looopy.types.config import LoopConfig
+from looopy.types.dumping import Dumps
 from looopy.types.message import (
     AssistantMessage,
     Message,
@@ -27,11 +29,13 @@ from looopy.types.request import PartialMessage, StreamEvent, ThinkingLevel, Too
 
 AgentMessage: TypeAlias = Message
 Tool: TypeAlias = ToolSpec
+AssistantMessageEvent: TypeAlias = StreamEvent
 QueueMode: TypeAlias = Literal["one-at-a-time", "all"]
+Order: TypeAlias = Literal["0.58", "1.6"]
 
 
 @dataclass(slots=True)
-class AgentToolResult:
+class AgentToolResult(Dumps):
     """
     The result of a tool, or a partial one while it runs.
 
@@ -47,7 +51,7 @@ class AgentToolResult:
 AgentToolUpdateCallback: TypeAlias = Callable[[AgentToolResult], None]
 
 
-class AgentTool:
+class AgentTool(Dumps):
     """
     A tool in pi's form: made by `@tool`, or a subclass that overrides `execute`.
 
@@ -107,6 +111,14 @@ class AgentTool:
         """
         raise NotImplementedError(f"tool {self.name!r} does not implement execute()")
 
+    def __dump__(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "description": self.description,
+            "parameters": self.parameters,
+            "label": self.label,
+        }
+
     def to_tool(self) -> ToolSpec:
         """The tool as the model sees it: neither label nor code."""
         return ToolSpec(
@@ -164,14 +176,14 @@ def tool(
 
 
 @dataclass(frozen=True, slots=True)
-class AgentStartEvent:
+class AgentStartEvent(Dumps):
     """A run begins: one prompt, up to the answer."""
 
     type: ClassVar[Literal["agent_start"]] = "agent_start"
 
 
 @dataclass(frozen=True, slots=True)
-class AgentEndEvent:
+class AgentEndEvent(Dumps):
     """The run is over. `messages`: all that it added, prompts included."""
 
     type: ClassVar[Literal["agent_end"]] = "agent_end"
@@ -179,14 +191,14 @@ class AgentEndEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class TurnStartEvent:
+class TurnStartEvent(Dumps):
     """One model call and its tools begin."""
 
     type: ClassVar[Literal["turn_start"]] = "turn_start"
 
 
 @dataclass(frozen=True, slots=True)
-class TurnEndEvent:
+class TurnEndEvent(Dumps):
     """
     One model call and its tools are done.
 
@@ -199,7 +211,7 @@ class TurnEndEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class MessageStartEvent:
+class MessageStartEvent(Dumps):
     """A message begins; an assistant's is empty yet."""
 
     type: ClassVar[Literal["message_start"]] = "message_start"
@@ -207,7 +219,7 @@ class MessageStartEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class MessageUpdateEvent:
+class MessageUpdateEvent(Dumps):
     """The assistant's message grows. `assistant_event` is the provider's own event."""
 
     type: ClassVar[Literal["message_update"]] = "message_update"
@@ -219,9 +231,15 @@ class MessageUpdateEvent:
         """The message so far: read it at once, because it keeps growing."""
         return self.partial.snapshot()
 
+    def __dump__(self) -> dict[str, Any]:
+        said = self.assistant_event
+        event = {one.name: getattr(said, one.name) for one in fields(said) if one.name != "partial"}
+        event["error"] = None if said.error is None else str(said.error)
+        return {"type": self.type, "message": self.message, "assistant_event": event}
+
 
 @dataclass(frozen=True, slots=True)
-class MessageEndEvent:
+class MessageEndEvent(Dumps):
     """A message is final, and stored."""
 
     type: ClassVar[Literal["message_end"]] = "message_end"
@@ -229,7 +247,7 @@ class MessageEndEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class ToolExecutionStartEvent:
+class ToolExecutionStartEvent(Dumps):
     """A tool is about to run, or would have."""
 
     type: ClassVar[Literal["tool_execution_start"]] = "tool_execution_start"
@@ -239,7 +257,7 @@ class ToolExecutionStartEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class ToolExecutionUpdateEvent:
+class ToolExecutionUpdateEvent(Dumps):
     """A running tool shows a partial result."""
 
     type: ClassVar[Literal["tool_execution_update"]] = "tool_execution_update"
@@ -249,7 +267,7 @@ class ToolExecutionUpdateEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class ToolExecutionEndEvent:
+class ToolExecutionEndEvent(Dumps):
     """A tool call has its result."""
 
     type: ClassVar[Literal["tool_execution_end"]] = "tool_execution_end"
@@ -296,8 +314,12 @@ class ToolHookContext:
     is_error: bool = False
 
 
-class ThinkingBudgets(dict[str, int]):
-    """Thinking tokens by level, as `ThinkingBudgets(low=2048)`: a dictionary of those given."""
+class ThinkingBudgets(dict[str, int], Dumps):
+    """
+    Thinking tokens by level, as `ThinkingBudgets(low=2048)`: a dictionary of those given.
+
+    Each level is an attribute too; one that was not given has pi's default.
+    """
 
     def __init__(
         self,
@@ -310,12 +332,20 @@ class ThinkingBudgets(dict[str, int]):
         given = {"minimal": minimal, "low": low, "medium": medium, "high": high}
         super().__init__({level: tokens for level, tokens in given.items() if tokens is not None})
 
+    def __getattr__(self, level: str) -> int:
+        if level not in THINKING_BUDGETS:
+            raise AttributeError(f"thinking budgets have no level {level!r}")
+        return self.get(level, THINKING_BUDGETS[level])
+
+    def __dump__(self) -> dict[str, int]:
+        return {**THINKING_BUDGETS, **self}
+
 
 ToolHook: TypeAlias = Callable[[ToolHookContext, AbortSignal | None], Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AgentLoopConfig:
+class AgentLoopConfig(Dumps):
     """
     How a run calls the model and its tools.
 
@@ -324,7 +354,10 @@ class AgentLoopConfig:
         stream_fn: pi's stream function, or the module `pipy_ai`: see `looopy.llm.PipyProvider`.
         reasoning: `OFF` and `None` ask for none.
         max_retry_delay_ms: A longer delay asked for by the server fails at once; 0: no cap.
-        tool_execution: `"parallel"`: tools overlap.
+        tool_execution: `"parallel"`: tools overlap. By default `"sequential"`; with order 1.6
+            `"parallel"`, as in pi.
+        order: The release of pi whose order of events and steering the run has: see
+            `looopy.compat.pi.order`.
         before_tool_call: May return `{"block": True, "reason": ...}`.
         after_tool_call: May return the changed ones of `content`, `details` and `is_error`.
         loop: Limits that pi does not have.
@@ -339,8 +372,23 @@ class AgentLoopConfig:
     headers: Mapping[str, str] = field(default_factory=dict)
     thinking_budgets: Mapping[str, int] | None = None
     max_retry_delay_ms: int | None = None
-    tool_execution: Literal["sequential", "parallel"] = "sequential"
+    tool_execution: Literal["sequential", "parallel"] | None = None
+    order: Order = "0.58"
     before_tool_call: ToolHook | None = None
     after_tool_call: ToolHook | None = None
     stream_fn: Any = None
     loop: LoopConfig = field(default_factory=LoopConfig)
+
+    def __post_init__(self) -> None:
+        if self.tool_execution not in (None, "sequential", "parallel"):
+            raise ConfigurationError("tool_execution must be 'sequential' or 'parallel'")
+        if self.order not in ("0.58", "1.6"):
+            raise ConfigurationError("order must be '0.58' or '1.6'")
+
+    @property
+    def overlaps(self) -> bool:
+        """True if tools overlap."""
+        return (self.tool_execution or _TOOLS_OF[self.order]) == "parallel"
+
+
+_TOOLS_OF: Mapping[Order, str] = {"0.58": "sequential", "1.6": "parallel"}
