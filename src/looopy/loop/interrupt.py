@@ -7,15 +7,17 @@ current await; outside, the request waits for the next scope. So a cancel never 
 And asyncio's own cancellation, which may interrupt one, stays distinguishable from it.
 
 `Patience` ends the wait for a model of any provider. A provider watches its own connection, and the
-loop waits a little longer.
+loop waits a little longer. `within` limits any other wait.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import suppress
 from functools import partial
-from types import TracebackType
+from types import TracebackType, coroutine
+from typing import Any
 
 from looopy.errors import LLMUnavailable, foreign
 from looopy.loop.timers import Timer, after
@@ -107,6 +109,39 @@ class CancelScope:
         if self._task is not None and not self._fired:
             self._fired = True
             self._task.cancel()
+
+
+async def within(seconds: float, work: Awaitable[object]) -> None:
+    """
+    Await *work*, for so many seconds at most; only work that waits gets a timer.
+
+    Raises:
+        TurnInterrupted: It took longer, and was cancelled.
+    """
+    steps = work.__await__()
+    try:
+        waits_for = next(steps)
+    except StopIteration:
+        return
+    scope = CancelScope(CancelToken(), seconds)
+    try:
+        with scope:
+            await _rest(steps, waits_for)
+    finally:
+        scope.close()
+
+
+@coroutine
+def _rest(steps: Generator[Any, Any, object], waits_for: Any) -> Generator[Any, Any, None]:
+    """Lead *steps*, which have come to their first wait, to their end."""
+    with suppress(StopIteration):
+        while True:
+            try:
+                yield waits_for
+            except BaseException as stop:  # noqa: BLE001 - theirs to handle
+                waits_for = steps.throw(stop)
+            else:
+                waits_for = next(steps)
 
 
 _LATER = 1.1  # so that a provider that watches itself reports first

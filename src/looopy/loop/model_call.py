@@ -35,7 +35,7 @@ from looopy.llm.render import render
 from looopy.llm.retry import delay_before, explained
 from looopy.loop.compaction import before_call
 from looopy.loop.given import Given
-from looopy.loop.interrupt import CancelScope, Patience, TurnInterrupted
+from looopy.loop.interrupt import Patience, TurnInterrupted, within
 from looopy.loop.outgoing import Out
 from looopy.loop.output import INSTRUCTION
 from looopy.loop.parts import Turn
@@ -46,7 +46,6 @@ from looopy.loop.strict_tools import strict_specs, without_strict_nulls
 from looopy.tools.base import Tool
 from looopy.tools.gather import prompts_of
 from looopy.types.config import LoopConfig
-from looopy.types.context import CancelToken
 from looopy.types.event import (
     AgentEvent,
     MessageStart,
@@ -333,14 +332,10 @@ async def _close(turn: Turn, stream: object) -> None:
     close = getattr(stream, "aclose", None)
     if close is None:
         return
-    scope = CancelScope(CancelToken(), _GRACE_S)
     try:
-        with scope:
-            await close()
+        await within(_GRACE_S, close())
     except Exception as exc:  # noqa: BLE001 - the answer stands
         turn.log_failure("the provider's stream could not be closed", exc)
-    finally:
-        scope.close()
 
 
 async def _request(
@@ -488,10 +483,13 @@ async def _key_of(turn: Turn, provider: str) -> str | None:
 
 
 async def _prompt(turn: Turn) -> BuiltPrompt:
-    given = turn.given
-    with turn.scope:
-        brought = await prompts_of(given.sources, given.context)
-        prompt = await build_prompt(given.context.system_prompt, brought, given.context)
+    given, own = turn.given, turn.given.context.system_prompt
+    if isinstance(own, str) and not any(hasattr(one, "system_prompts") for one in given.sources):
+        prompt = BuiltPrompt(own)  # no wait to cut short
+    else:
+        with turn.scope:
+            brought = await prompts_of(given.sources, given.context)
+            prompt = await build_prompt(own, brought, given.context)
     if turn.wanted is None or turn.wanted.tool is None:
         return prompt
     return replace(prompt, before=f"{prompt.before}\n\n{INSTRUCTION}".lstrip())

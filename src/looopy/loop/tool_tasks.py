@@ -128,11 +128,12 @@ class ToolTaskGroup:
         """Run *calls*, whose start is stored."""
         for call in calls:
             task = asyncio.create_task(self._run_and_tell(call), name=f"looopy tool {call.name}")
-            if any(run.tool is self.tool_of(call) for run in self._runs if not run.over):
+            tool = self.tool_of(call)
+            if any(run.tool is tool for run in self._runs if not run.over):
                 self._beside.add(call.id)
             ran = self.as_it_runs(call).arguments
             told = told_with(self._turn.resumed(call), ran, self._turn.given.redactor)
-            self._runs.append(Run(call, self.tool_of(call), task, told=told))
+            self._runs.append(Run(call, tool, task, told=told))
             task.add_done_callback(lambda _: self._news.set())
 
     def as_it_runs(self, call: ToolCall) -> ToolCall:

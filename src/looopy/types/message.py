@@ -260,13 +260,15 @@ class Usage(Dumps):
     reasoning: int = 0
 
     def __post_init__(self) -> None:
-        if self.cost is None and _is_none(self):
-            object.__setattr__(self, "cost", NO_COST)
-        if type(self.total_tokens) is int and not self.total_tokens:
-            into, out, read, wrote = self.input, self.output, self.cache_read, self.cache_write
-            plain = type(into) is type(out) is type(read) is type(wrote) is int
-            if plain and into | out | read | wrote > 0:  # other code refuses what is below zero
+        if type(self.total_tokens) is not int or self.total_tokens:
+            return
+        into, out, read, wrote = self.input, self.output, self.cache_read, self.cache_write
+        if type(into) is type(out) is type(read) is type(wrote) is int:  # others are refused later
+            some = into | out | read | wrote
+            if some > 0:  # other code refuses what is below zero
                 object.__setattr__(self, "total_tokens", into + out + read + wrote)
+            elif not some and self.cost is None:
+                object.__setattr__(self, "cost", NO_COST)
 
     def __add__(self, other: "Usage") -> "Usage":
         if other is NO_USAGE:

@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from looopy.loop.interrupt import CancelScope, TurnInterrupted
+from looopy.loop import interrupt
+from looopy.loop.interrupt import CancelScope, TurnInterrupted, within
 from looopy.types.context import CancelToken
 
 
@@ -147,3 +148,51 @@ async def test_an_interrupt_without_a_wait_has_no_effect():
     scope.interrupt("idle")
     with scope:
         await asyncio.sleep(0)
+
+
+async def test_limited_work_gets_a_timer_only_if_it_waits(monkeypatch):
+    """It runs to its end either way, through any number of waits and errors of these."""
+    timers, said = [], []
+    make = interrupt.after
+    monkeypatch.setattr(interrupt, "after", lambda *args: timers.append(args) or make(*args))
+
+    async def work(*waits):
+        for wait in waits:
+            try:
+                await wait
+            except OSError as error:
+                said.append(error)
+        said.append("done")
+
+    await within(60.0, work())
+    assert (said, timers) == (["done"], [])
+    failed = asyncio.get_running_loop().create_future()
+    error = OSError("away")
+    asyncio.get_running_loop().call_soon(failed.set_exception, error)
+    await within(60.0, work(failed, asyncio.sleep(0)))
+    assert said == ["done", error, "done"]
+    assert [args[0] for args in timers] == [60.0]
+
+
+async def test_limited_work_that_takes_longer_is_cancelled():
+    """It may clean up; its own errors are raised, before and after its first wait."""
+    cleaned = []
+
+    async def work():
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cleaned.append(True)
+
+    with pytest.raises(TurnInterrupted, match="deadline"):
+        await within(0.001, work())
+    assert cleaned == [True]
+
+    async def breaks(*waits):
+        for wait in waits:
+            await wait
+        raise OSError("broken")
+
+    for waits in ((), (asyncio.sleep(0),)):
+        with pytest.raises(OSError, match="broken"):
+            await within(60.0, breaks(*waits))

@@ -62,8 +62,9 @@ def encode_meta(event: MessageEnd, ended: ToolExecutionEnd | None, created: int)
     for fact in facts:
         if fact is None:
             said.append("null")
-        elif isinstance(fact, str):
-            said.append(dump(fact))
+        elif isinstance(fact, str):  # words of hexadecimal digits, which JSON does not escape
+            plain = fact.isascii() and fact.replace(" ", "").isalnum()
+            said.append(f'"{fact}"' if plain else dump(fact))
         elif -MAX_INT <= fact < MAX_INT:
             said.append(f"{fact:d}")
         else:
