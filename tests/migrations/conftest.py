@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from tests.shares import split
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=split(["sqlite"], ["postgres"]))
 def empty(request, tmp_path):
     """The URL of a database without a schema."""
     if request.param == "sqlite":

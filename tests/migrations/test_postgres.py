@@ -158,6 +158,7 @@ def _start(code, *args):
     )
 
 
+@pytest.mark.long
 async def test_starters_on_one_empty_server_all_succeed(fresh_postgres):
     """One of them migrates; the others wait and find the work done."""
     drivers = ["asyncpg", "psycopg", "asyncpg"]
