@@ -129,9 +129,9 @@ def plan_turn(
     before = _still(situation, situation.state.answered)
     answers = receive(situation, inputs, before, keys or KeyRing(), redactor)
     if not is_own:
-        known, new = answers.given[: len(before)], answers.given[len(before) :]
+        earlier, new = answers.given[: len(before)], answers.given[len(before) :]
         new = [(replace(request, answered_by=actor_id), value) for request, value in new]
-        answers = replace(answers, given=(*known, *new))
+        answers = replace(answers, given=(*earlier, *new))
     late, decided = _unanswered_in_time(situation, inputs), []
     if late or inputs:
         decided += [
@@ -178,14 +178,14 @@ def _refuse_answers(
             )
 
 
-def _say_instead(situation: Situation, said: UserMessage, late: Answered) -> Plan:
+def _say_instead(situation: Situation, user_message: UserMessage, late: Answered) -> Plan:
     """The plan of a turn whose text takes the place of all answers."""
     state = situation.state
     fresh = ContextState(**state.sums, summary=state.summary)
     if not situation.open_calls:
-        return Plan(state=fresh, prompts=(said,), user_message=said)
+        return Plan(state=fresh, prompts=(user_message,), user_message=user_message)
     results = _dropped(situation, late)
-    return Plan(state=fresh, prompts=(*results, said), user_message=said)
+    return Plan(state=fresh, prompts=(*results, user_message), user_message=user_message)
 
 
 def drop_plan(situation: Situation, *, is_last: bool) -> Plan:

@@ -35,15 +35,15 @@ class Queues:
     ) -> None:
         """Queue *message* as `Agent.steer` or `Agent.follow_up`, the *action*, does."""
         stores = self._core.require(action, saving=True).stores
-        said = as_user_message(message, may_be_none=False)
+        message = as_user_message(message, may_be_none=False)
         actor_id = _actor_of(auth_context, stores)
         named: dict[str, Any] = {}
         if key is not None:
-            named = {"key": key, "input_hash": input_hash(said, {}, {})}
+            named = {"key": key, "input_hash": input_hash(message, {}, {})}
         posting = stores.journal.post(
             self._core.context_id,
             kind,
-            said,
+            message,
             actor_id=actor_id,
             expected_turn=expected_turn,
             **named,

@@ -107,14 +107,15 @@ class TurnRequest:
         key: str | None,
     ) -> Self:
         """The caller's input, checked for *tenant*; errors as `Agent.execute_turn`."""
-        message = None if user_message is None else as_user_message(user_message)
-        kept, answers = check_storable(metadata, "/metadata"), check_inputs(inputs)
+        if user_message is not None:
+            user_message = as_user_message(user_message)
+        metadata, inputs = check_storable(metadata, "/metadata"), check_inputs(inputs)
         if key is not None:
             check_idempotency_key(key)
         return cls(
-            user_message=message,
-            inputs=answers,
-            metadata=kept,
+            user_message=user_message,
+            inputs=inputs,
+            metadata=metadata,
             output_type=output_type_of(output_type),
             auth_context=check_auth_context(auth_context, tenant),
             on_busy=on_busy,

@@ -114,7 +114,7 @@ def _queued(said: Any) -> list[Queued]:
     ]
 
 
-def as_user_message(value: str | UserMessage, *, may_be_none: bool = True) -> UserMessage:
+def as_user_message(user_message: str | UserMessage, *, may_be_none: bool = True) -> UserMessage:
     """
     The user's message.
 
@@ -125,22 +125,25 @@ def as_user_message(value: str | UserMessage, *, may_be_none: bool = True) -> Us
         ValueRefused: The message is empty, of another type, or cannot be stored.
     """
     takes = "user_message takes None," if may_be_none else "a message is"
-    message = UserMessage(value) if isinstance(value, str) else value
-    if not isinstance(message, UserMessage):
-        raise ValueRefused(f"{takes} text or a UserMessage, not {type(value).__name__}", path="")
-    if message is value:
-        check_message(message)
-    has_file = not isinstance(message.content, str) and any(
-        not isinstance(block, TextContent) for block in message.content
+    if isinstance(user_message, str):
+        user_message = UserMessage(user_message)
+    elif isinstance(user_message, UserMessage):
+        check_message(user_message)
+    else:
+        raise ValueRefused(
+            f"{takes} text or a UserMessage, not {type(user_message).__name__}", path=""
+        )
+    content = user_message.content
+    has_file = not isinstance(content, str) and any(
+        not isinstance(block, TextContent) for block in content
     )
-    if not message.text.strip() and not has_file:
+    if not user_message.text.strip() and not has_file:
         raise ValueRefused(
             "the message is empty: pass some text" + (", or pass None to continue" * may_be_none),
             path="/content",
         )
-    content = message.content
     if isinstance(content, str) and len(content) < SURELY_SHORT:  # as most are
         check_text(content, "/content")
     else:
-        check(message_to_json(message, compact=True))
-    return message
+        check(message_to_json(user_message, compact=True))
+    return user_message

@@ -67,8 +67,6 @@ async def build_prompt(
     Raises:
         ConfigurationError: A function failed, or did not return text.
     """
-    if isinstance(prompt, str) and not brought:
-        return BuiltPrompt(prompt)
     own = [prompt] if isinstance(prompt, str) or callable(prompt) else prompt
     built: list[PromptPart] = []
     for part in sorted([*map(as_part, own), *brought], key=lambda one: one.order):
