@@ -291,6 +291,8 @@ def test_an_example_is_short_and_is_run_here(path):
     """It fits on a screen, takes any model, and some test above runs it."""
     lines = path.read_text(encoding="utf-8").splitlines()
     assert len(lines) < 60
-    assert re.search(rf'_(run|serve)\("{path.name}"', Path(__file__).read_text(encoding="utf-8"))
-    own = path.name == "own_provider.py"  # it is a model itself
+    own = path.name in {"own_provider.py", "key_gateway.py"}  # they are a model themselves
+    tests = [Path(__file__), EXAMPLES.parent / "tests" / "wire" / "test_keys.py"]
+    run = rf'(_(run|serve)\(|EXAMPLES / )"{path.name}"'
+    assert any(re.search(run, test.read_text(encoding="utf-8")) for test in tests)
     assert own or any('os.environ.get("LOOOPY_MODEL")' in line for line in lines)

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from tests.wire.fake_openai import Answer
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+
+from tests.wire.fake_openai import CUT, Answer
 from tests.wire.three import (
     APIS,
     breaks_off,
@@ -15,6 +26,11 @@ from tests.wire.three import (
     serving,
 )
 
+from looopy import Agent, LoopConfig, RetryPolicy, StatusChange
+from looopy.errors import LLMError, RateLimited
+
+EXAMPLES = Path(__file__).parent.parent.parent / "examples"
+AT_ONCE = LoopConfig(retry=RetryPolicy(base_s=0))
 VARIABLES = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY")
 KEY = "a-very-secret-key-0123456789"
 
@@ -66,3 +82,63 @@ async def test_an_error_within_an_answer_that_repeats_the_key_shows_none(api):
     assert last.type == "error"
     assert "out of credit" in str(last.error)
     assert KEY not in f"{last.error} {last.error!r} {last.error.facts} {last.message}"
+
+
+@contextlib.contextmanager
+def gateway(vendor: str, token: str, calls_a_minute: int = 60) -> Iterator[str]:
+    """The example of the manual as a process that has the key of *vendor*; gives its address."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("LOOOPY_")}
+    env |= {"PORT": "0", "OPENAI_BASE_URL": vendor, "ANTHROPIC_BASE_URL": vendor}
+    env |= dict.fromkeys(VARIABLES, KEY)
+    env["TOKENS"] = json.dumps({sha256(token.encode()).hexdigest(): calls_a_minute})
+    command = [sys.executable, EXAMPLES / "key_gateway.py"]
+    with subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            said = ""
+            while (found := re.search(r"http://127\.0\.0\.1:\d+", said)) is None:
+                said = process.stderr.readline()
+                assert said, "the gateway ended before it began"
+            yield found[0]
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.stderr.read()
+
+
+@APIS
+async def test_an_agent_behind_a_gateway_has_a_token_and_no_key(api):
+    """The vendor gets the key, the agent's process its answer; a cut answer is asked for again."""
+    place = "anthropic" if api == "anthropic" else "openai"
+    cut = Answer(pieces=[*half(api), CUT])
+    async with server(api, cut, says(api, "well kept"), says(api, "unused")) as served:
+        with gateway(served.url, "token-of-billing") as url:
+            made = provider(api, base_url=f"{url}/{place}", api_key="token-of-billing")
+            async with Agent("billing", llm_provider=made, loop_config=AT_ONCE) as agent:
+                turn = agent.execute_turn("hello")
+                shown = [event async for event in turn]
+                assert (await turn).text == "well kept"
+            await made.aclose()
+            stranger = provider(api, base_url=f"{url}/{place}", api_key="guessed")
+            refused = await last_event(stranger)
+            await stranger.aclose()
+    assert any(isinstance(event, StatusChange) and event.attempt == 2 for event in shown)
+    assert KEY not in repr(shown)
+    assert isinstance(refused.error, LLMError)
+    assert len(served.received) == 2
+    for request in served.received:
+        assert KEY in str(request.headers)
+        assert "token-of-billing" not in str(request.headers)
+
+
+@APIS
+async def test_a_gateway_limits_the_calls_of_a_token(api):
+    """One more is refused, with the time after which it may be made; the vendor sees none."""
+    place = "anthropic" if api == "anthropic" else "openai"
+    async with server(api, says(api, "one")) as served:
+        with gateway(served.url, "token-of-billing", calls_a_minute=1) as url:
+            made = provider(api, base_url=f"{url}/{place}", api_key="token-of-billing")
+            first, second = await last_event(made), await last_event(made)
+            await made.aclose()
+    assert first.type == "done", first.error
+    assert isinstance(second.error, RateLimited)
+    assert 50 < second.error.retry_after_s <= 61
+    assert len(served.received) == 1
