@@ -103,6 +103,45 @@ def gpt_5(body: Mapping[str, Any]) -> Problems:
     return problems
 
 
+def bad_schema(schema: Any, *, lookaround: bool, path: str = "") -> str | None:
+    """
+    The reason why the schema of a tool is refused.
+
+    https://github.com/dearlordylord/huly-mcp/issues/66, https://github.com/vercel/ai/pull/21037,
+    https://github.com/ComposioHQ/composio/issues/3500
+    """
+    if isinstance(schema, list):
+        found = (bad_schema(one, lookaround=lookaround, path=path) for one in schema)
+        return next((one for one in found if one), None)
+    if not isinstance(schema, dict):
+        return None
+    if not path and (schema.get("type") != "object" or schema.keys() & ROOT_REFUSED):
+        return "schema must have type 'object' and not have 'oneOf'/'anyOf'/'allOf'/'enum'/'not'"
+    kind = schema.get("type")
+    array = kind == "array" or (isinstance(kind, list) and "array" in kind)
+    if array and not isinstance(schema.get("items"), dict):
+        return f"In context={path}, array schema missing items."
+    if isinstance(schema.get("exclusiveMinimum"), bool) or "draft-04" in schema.get("$schema", ""):
+        return "JSON schema is invalid. It must match JSON Schema draft 2020-12"
+    if isinstance(schema.get("pattern"), str) and "(?!" in schema["pattern"] and not lookaround:
+        return f"Invalid JSON schema: regex lookaround is not supported. Found at {path}"
+    if not str(schema.get("$ref", "#")).startswith("#"):
+        return f"a reference to another document at {path}"
+    for name, one in schema.items():
+        inner = one.values() if name in NAMED and isinstance(one, dict) else [one]
+        keys = one if name == "properties" and isinstance(one, dict) else ()
+        if not all(re.fullmatch(r"[a-zA-Z0-9_.-]{1,64}", key) for key in keys):
+            return "Property keys should match pattern '^[a-zA-Z0-9_.-]{1,64}$'"
+        if name == "patternProperties" and not lookaround and any("(?!" in key for key in one):
+            return "regex lookaround is not supported"
+        found = (bad_schema(x, lookaround=lookaround, path=f"{path}/{name}") for x in inner)
+        if problem := next((x for x in found if x), None):
+            return problem
+    return None
+
+
+ROOT_REFUSED = {"oneOf", "anyOf", "allOf", "enum", "not", "$ref"}
+NAMED = ("properties", "patternProperties", "$defs", "definitions")
 LLAMA = "http://127.0.0.1:8080/v1"
 OPENAI = "https://api.openai.com/v1"
 STRICT = {

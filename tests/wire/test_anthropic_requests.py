@@ -386,7 +386,7 @@ async def test_every_kind_of_message_goes_out_as_the_api_has_it():
 
 async def test_an_image_of_a_kind_that_the_api_refuses_is_named():
     """It would be refused, and every later request with it."""
-    picture = ImageContent(PNG, mime_type="image/tiff")
+    picture = ImageContent("SUkqAA==", mime_type="image/tiff")  # its first bytes
     body, _ = await sent(LLMRequest(messages=[UserMessage([TextContent("see"), picture])]))
     assert "image/tiff" in body["messages"][0]["content"][1]["text"]
 

@@ -3,22 +3,36 @@
 from __future__ import annotations
 
 import json
+import re
+import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from tests.wire import fake_anthropic, fake_responses
 from tests.wire.fake_openai import DONE, Answer, FakeOpenAI, chunk, refuses, says
-from tests.wire.strict_servers import OPENAI, STRICT, other_model
-from tests.wire.three import ADD, last_event
+from tests.wire.strict_servers import OPENAI, STRICT, bad_schema, other_model
+from tests.wire.three import ADD, APIS, PNG, last_event, serving
+from tests.wire.three import says as says_of
 from tests.wire.vendors import GOOGLE, OPENED, OPENROUTER, client_at
 
-from looopy import Agent, LoopConfig, RetryPolicy, open_stores, tool
+from looopy import Agent, LoopConfig, ModelOptions, RetryPolicy, Tool, open_stores, tool
 from looopy.errors import ConfigurationError
-from looopy.llm import AnyLLMProvider, OpenAIProvider, resolve_provider
+from looopy.llm import (
+    AnyLLMProvider,
+    OpenAIProvider,
+    PipyProvider,
+    StreamEvent,
+    anyllm,
+    resolve_provider,
+)
 from looopy.llm.dialects import Dialect, dialect_of
 from looopy.llm.openai.chat import to_body
 from looopy.types.message import (
     AssistantMessage,
+    ImageContent,
+    TextContent,
     ThinkingContent,
     ToolCall,
     ToolResultMessage,
@@ -27,7 +41,7 @@ from looopy.types.message import (
 )
 from looopy.types.request import LLMRequest, StreamOptions, ThinkingLevel
 
-ONCE = LoopConfig(temperature=0.2, retry=RetryPolicy(attempts=0))
+ONCE = LoopConfig(options=ModelOptions(temperature=0.2), retry=RetryPolicy(attempts=0))
 
 
 @pytest.fixture(autouse=True)
@@ -144,6 +158,7 @@ async def test_mistral_ids_are_one_to_one_through_any_llm(monkeypatch):
         *(ToolResultMessage(tool_call_id=c.id, tool_name="add", content="3") for c in calls),
         UserMessage("y"),
     ]
+    monkeypatch.setattr(anyllm, "find_spec", lambda _: True)
     made = AnyLLMProvider("mistral:mistral-small", base_url="http://127.0.0.1:1")
     body, _ = made._body(LLMRequest(messages=messages), StreamOptions(), "mistral-small")
     assert STRICT["mistral"].check(body | {"stream": True}) == []
@@ -226,8 +241,6 @@ async def test_other_models_get_no_marks(name):
 @pytest.mark.parametrize("api", ["completions", "responses"])
 async def test_model_that_refuses_sampling_gets_none(api, model, level, left_out):
     """Each option that is left out is a warning."""
-    from tests.wire import fake_responses
-
     told = []
     answer = fake_responses.replies("a") if api == "responses" else says("a")
     async with FakeOpenAI(answer, check=lambda _: []) as server:
@@ -351,3 +364,144 @@ def test_table_is_read_once_for_a_server_and_model():
     """A call finds the record that the last one found."""
     one = dialect_of("https://api.x.ai/v1", "openai", "grok-4")
     assert dialect_of("https://api.x.ai/v1", "openai", "grok-4") is one
+
+
+# --- tools ----------------------------------------------------------------------------------------
+
+
+class Odd(Tool):
+    """A tool whose schema no server takes as it is; it keeps its arguments."""
+
+    def __init__(self, name="odd", **schema):
+        super().__init__(name=name, description="d", parameters=schema, effects="none")
+        self.got = []
+
+    async def execute(self, arguments, context):
+        """Keep them."""
+        del context
+        self.got.append(dict(arguments))
+        return "done"
+
+
+def odd_tool():
+    """A root with a choice, and a key with a dollar."""
+    top = {"properties": {"$top": {"type": "integer"}, "ids": {"type": "array"}}}
+    return Odd(type="object", oneOf=[{**top, "required": ["$top"]}])
+
+
+def schemas(api, body):
+    """The schemas of the tools of a request."""
+    if api == "completions":
+        return [one["function"]["parameters"] for one in body["tools"]]
+    return [one["input_schema" if api == "anthropic" else "parameters"] for one in body["tools"]]
+
+
+WRITTEN = {"input": {"_top": 3}}
+
+
+def calls_odd(api):
+    """The model calls it by the schema that it got."""
+    written = json.dumps(WRITTEN)
+    if api == "anthropic":
+        said = fake_anthropic.calls(0, "toolu_1", "odd", written)
+        return fake_anthropic.answers(said, reason="tool_use")
+    if api == "responses":
+        return fake_responses.answers(fake_responses.calls(0, "c1", "odd", written))
+    call = {"index": 0, "id": "c1", "function": {"name": "odd", "arguments": written}}
+    return Answer(pieces=[chunk({"tool_calls": [call]}), chunk(finish="tool_calls"), DONE])
+
+
+@APIS
+async def test_odd_tool_is_called_through_every_wire(api):
+    """Server, tool and log each have the arguments in their own form; a bad tool is left out."""
+    tool_ = odd_tool()
+    bad = Odd("bad", type="object", properties=5)
+    said = calls_odd(api), says_of(api, "done"), says_of(api, "bye")
+    async with (
+        serving(api, *said) as (server, made),
+        Agent("c", llm_provider=made, tools=[add, tool_, bad]) as agent,
+    ):
+        turn = agent.execute_turn("go")
+        events = [event async for event in turn]
+        result = (await turn).raise_for_outcome()
+        (await agent.execute_turn("again")).raise_for_outcome()
+    warned = [e.text for e in events if e.type == "warning" and e.code == "tools"]
+    assert tool_.got == [{"$top": 3}]
+    (stored,) = [c.arguments for m in result.messages for c in getattr(m, "tool_calls", ())]
+    assert stored == {"$top": 3}
+    assert len(warned) == 1
+    assert warned[0].endswith(": bad")
+    for received in server.received:
+        found = [
+            bad_schema(one, lookaround=api == "anthropic") for one in schemas(api, received.body)
+        ]
+        assert found == [None, None]
+    later = json.dumps(server.received[2].body).replace("\\", "")
+    assert json.dumps(WRITTEN) in later
+
+
+async def test_odd_tool_is_called_through_any_llm(monkeypatch):
+    """The schema is mended, and Gemini's is sent as it is, because it has definitions."""
+    asked = []
+
+    async def chunks(**sent):
+        asked.append(sent)
+        for data in ({"tool_calls": [CALL_ODD]}, {}):
+            finish = None if data else "tool_calls"
+            body = {"choices": [{"index": 0, "delta": data, "finish_reason": finish}]}
+            yield SimpleNamespace(model_dump=lambda body=body, **_: body)
+
+    async def acompletion(**sent):
+        return chunks(**sent)
+
+    monkeypatch.setattr(anyllm, "find_spec", lambda _: True)
+    monkeypatch.setitem(sys.modules, "any_llm", SimpleNamespace(acompletion=acompletion))
+    made = AnyLLMProvider("gemini:gemini-3-pro", api_key="k" * 9)
+    request = LLMRequest(messages=[UserMessage("x")], tools=[odd_tool().spec])
+    last = await last_event(made, request)
+    assert last.message.tool_calls[0].arguments == {"$top": 3}
+    (schema,) = schemas("completions", asked[0])
+    assert bad_schema(schema, lookaround=False) is None
+    assert schema["$defs"] == {}
+
+
+CALL_ODD = {"index": 0, "id": "c", "function": {"name": "odd", "arguments": json.dumps(WRITTEN)}}
+
+
+async def test_odd_tool_and_ids_go_through_pipy():
+    """By the rules of the model's vendor."""
+    seen = []
+
+    async def stream(model, context, options):
+        del model, options
+        seen.append(context)
+        yield StreamEvent("done", message=AssistantMessage([ToolCall("1", "odd", WRITTEN)]))
+
+    made = PipyProvider("mistral/mistral-large", stream)
+    call = ToolCall("call_1", "odd", {"$top": 1})
+    history = [
+        UserMessage("x"),
+        AssistantMessage([call]),
+        ToolResultMessage(tool_call_id="call_1", tool_name="odd", content="done"),
+    ]
+    request = LLMRequest(messages=history, tools=[odd_tool().spec])
+    last = await last_event(made, request)
+    assert last.message.tool_calls[0].arguments == {"$top": 3}
+    (context,) = seen
+    assert bad_schema(context.tools[0].parameters, lookaround=False) is None
+    (sent,) = context.messages[1].tool_calls
+    assert sent.arguments == {"input": {"_top": 1}}
+    assert re.fullmatch("[A-Za-z0-9]{9}", sent.id)
+    assert context.messages[2].tool_call_id == sent.id
+
+
+@APIS
+async def test_image_has_the_type_of_its_first_bytes(api):
+    """A declared type that they contradict would be refused, in every later turn too."""
+    wrong = UserMessage([TextContent("see"), ImageContent(PNG, mime_type="image/jpeg")])
+    async with serving(api, says_of(api, "ok")) as (server, made):
+        last = await last_event(made, LLMRequest(messages=[wrong]))
+    assert last.type == "done", last.error
+    sent = json.dumps(server.received[0].body)
+    assert "image/png" in sent
+    assert "image/jpeg" not in sent

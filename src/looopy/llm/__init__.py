@@ -9,8 +9,8 @@ it loads no vendor's SDK; making a provider does. Exports: the names in `__all__
 - Providers: `openai/`, `anthropic/`, `local/`, `pipy`, `anyllm`; `fallback`
   asks several in order.
 - Request: `render` makes valid messages of any stored log; `dialects` is the table of what each
-  server takes; `strict` makes schemas that a server enforces; `documents` chooses the documents
-  that an API takes, `options` the options.
+  server takes; `tool_schemas` mends tools by it; `strict` makes schemas that a server enforces;
+  `documents` chooses the documents that an API takes, `options` the options.
 - Answer: `sse` reads the bytes, `reader` is the part of a reader that is the same for every format,
   `accumulate` builds the message and its stream events, `calls` its tool calls, `thoughts` finds
   `<think>` tags, `logprobs` reads log-probabilities, `prices` adds the cost by its `price_list`.

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from importlib import import_module
 from importlib.util import find_spec
@@ -25,6 +25,7 @@ from looopy.llm.failures import failure_of, redact
 from looopy.llm.logprobs import wanted, warn_of_missing
 from looopy.llm.openai import chat, form
 from looopy.llm.options import refused
+from looopy.llm.tool_schemas import ToolFitter
 from looopy.types.request import LLMRequest, StreamEvent, StreamOptions
 
 _FIRST_FACTOR = 3.0  # before its first word a model may think
@@ -32,6 +33,11 @@ _TAKEN = frozenset(
     {"messages", "tools", "tool_choice", "temperature", "max_tokens", "stop", "seed"}
     | {"response_format", "reasoning_effort", "logprobs", "top_logprobs"}
 )
+
+
+# any-llm makes a text of a parameter with alternatives, unless the schema has definitions: then it
+# sends the schema as it is.
+_WITH_DEFINITIONS = frozenset({"gemini", "vertexai"})
 
 
 class AnyLLMProvider:
@@ -84,6 +90,7 @@ class AnyLLMProvider:
         self._base_url = base_url
         self._extra = dict(extra or {})
         self._dialect = as_dialect(dialect)
+        self._fitters: dict[str, ToolFitter] = {}  # by model
         self._idle_timeout_s = idle_timeout_s
         self._without_usage = False  # the provider was seen to refuse the wish for it
 
@@ -101,9 +108,11 @@ class AnyLLMProvider:
         answer.logprobs = wanted(options)
         for event in answer.start():
             yield event
+        last: Sequence[StreamEvent]
         try:
             async with asyncio.timeout(options.timeout_s):
-                body, sources = self._body(request, options, model)
+                fitted = self._fitter(model).fit(request, options)
+                body, sources = self._body(fitted.request, options, model)
                 # any-llm makes the ids of some providers' chunks: one each, or one a second.
                 apart = self._dialect_of(model).thoughts_apart
                 reader = chat.ChunkReader(
@@ -113,7 +122,7 @@ class AnyLLMProvider:
                     async for data in chunks:
                         for event in reader.feed(data):
                             yield event
-                last = reader.end(said_done=False)
+                last = fitted.restored(reader.end(said_done=False))
                 warn_of_missing(options, answer.logprobs, answer.snapshot())
         except Exception as error:  # noqa: BLE001 - whatever it is, the contract makes it an event
             failed = self._failure(error, model, key).with_traceback(None)
@@ -141,8 +150,13 @@ class AnyLLMProvider:
             request, options, provider=self.name, model=model, official=False, dialect=dialect
         )
         body = {name: value for name, value in whole.items() if name in _TAKEN}
+        for one in body.get("tools", ()) if self.name in _WITH_DEFINITIONS else ():
+            one["function"]["parameters"].setdefault("$defs", {})
         body = {"model": model, **body, **self._extra, **options.extra_body}
         return form.without_sampling(body, dialect, options), sources
+
+    def _fitter(self, model: str) -> ToolFitter:
+        return self._fitters.setdefault(model, ToolFitter(self._dialect_of(model)))
 
     def _dialect_of(self, model: str) -> Dialect:
         return self._dialect or dialect_of(self._base_url or "", self.name, model)

@@ -41,6 +41,14 @@ AUDIO_FORMATS: Final = {
 """The formats of recordings that models take, by their mime type."""
 
 
+_BEGINNINGS: Final = (
+    (b"\x89PNG", "image/png"),
+    (b"\xff\xd8\xff", "image/jpeg"),
+    (b"GIF8", "image/gif"),
+    (b"RIFF", "image/webp"),
+)
+
+
 class Unreadable(Exception):
     """The API has no place for a block; the text is the way out. Never raised to a user."""
 
@@ -48,6 +56,15 @@ class Unreadable(Exception):
 def plain_type(block: DocumentContent | AudioContent | ImageContent) -> str:
     """The mime type without parameters such as a charset."""
     return block.mime_type.partition(";")[0].strip().lower()
+
+
+def image_type(block: ImageContent) -> str:
+    """The type that the first bytes of an image show; the declared one if they show none."""
+    try:
+        begins = base64.b64decode(block.data[:8])
+    except ValueError:
+        return block.mime_type
+    return next((kind for magic, kind in _BEGINNINGS if begins.startswith(magic)), block.mime_type)
 
 
 def document_text(block: UserBlock) -> str | None:
@@ -71,7 +88,8 @@ def as_text(block: DocumentContent, text: str) -> str:
 
 def data_url(block: DocumentContent | ImageContent) -> str:
     """The data of *block* as a URL."""
-    return f"data:{block.mime_type};base64,{block.data}"
+    kind = image_type(block) if isinstance(block, ImageContent) else block.mime_type
+    return f"data:{kind};base64,{block.data}"
 
 
 def file_name(block: DocumentContent) -> str:
@@ -141,7 +159,8 @@ def without_files(
 
     def shown(block: Any, position: int) -> Any:
         if isinstance(block, ImageContent) and (block.data or not images):
-            return block
+            kind = image_type(block)
+            return block if kind == block.mime_type else replace(block, mime_type=kind)
         if not isinstance(block, (ImageContent, DocumentContent, AudioContent)):
             return block
         text = document_text(block)

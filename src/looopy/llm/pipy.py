@@ -18,9 +18,12 @@ from importlib import import_module
 from typing import Any, get_args
 
 from looopy.errors import ConfigurationError, InvalidLLMResponse, LLMError, MissingExtra
+from looopy.llm.dialects import dialect_of
 from looopy.llm.documents import without_files
 from looopy.llm.failures import failure_of
+from looopy.llm.openai.form import with_call_ids
 from looopy.llm.options import refused
+from looopy.llm.tool_schemas import ToolFitter
 from looopy.types.message import (
     DOLLARS,
     AssistantMessage,
@@ -118,6 +121,7 @@ class PipyProvider:
         self.model = model
         self.name = model.partition("/")[0]
         self.window_tokens = window_tokens
+        self._fitters: dict[str, ToolFitter] = {}  # by model
 
     async def stream(
         self, request: LLMRequest, options: StreamOptions
@@ -126,6 +130,10 @@ class PipyProvider:
         partial: _Partial | None = None
         last: StreamEvent | None = None
         events: Any = None
+        model = request.model or self.model
+        dialect = dialect_of("", self.name, model.partition("/")[2] or model)
+        fitted = self._fitters.setdefault(model, ToolFitter(dialect)).fit(request, options)
+        request = replace(fitted.request, messages=with_call_ids(fitted.request.messages, dialect))
         try:
             events = self._call(request, options)
             if inspect.isawaitable(events):
@@ -142,7 +150,8 @@ class PipyProvider:
                     last = event
                     break
                 partial = event.partial if isinstance(event.partial, _Partial) else partial
-                yield event
+                for one in fitted.restored((event,)):
+                    yield one
         except Exception as error:  # noqa: BLE001 - a provider never raises for a failed request
             last = self._failed(_reason(error), partial, error, options)
         finally:
@@ -164,7 +173,8 @@ class PipyProvider:
         if last.message is not None:  # as a later call for it will expect
             said = replace(last.message, provider=self.name, model=request.model or self.model)
             last = replace(last, message=said)
-        yield last
+        for one in fitted.restored((last,)):
+            yield one
 
     def _call(self, request: LLMRequest, options: StreamOptions) -> Any:
         self._refuse(request, options)

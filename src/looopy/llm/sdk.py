@@ -30,10 +30,12 @@ from weakref import WeakKeyDictionary
 
 from looopy.errors import InvalidLLMResponse, LLMError, LLMUnavailable, MissingKey, missing_extra
 from looopy.llm.accumulate import Accumulator
+from looopy.llm.dialects import Dialect, as_dialect, dialect_of
 from looopy.llm.failures import failure_of, redact
 from looopy.llm.logprobs import wanted, warn_of_missing
 from looopy.llm.prices import Prices, ready
 from looopy.llm.sse import SSEDecoder
+from looopy.llm.tool_schemas import ToolFitter
 from looopy.types.message import Usage
 from looopy.types.request import LLMRequest, StreamEvent, StreamOptions
 
@@ -112,6 +114,7 @@ class SDKProvider:
         window_tokens: int | None,
         extra_body: Mapping[str, Any] | None,
         price_as: str,
+        dialect: Dialect | None,
         idle_timeout_s: float,
         connect_timeout_s: float,
     ) -> None:
@@ -127,6 +130,8 @@ class SDKProvider:
         self._client = client
         self._extra_body = dict(extra_body or {})
         self._price_as = price_as
+        self._dialect = as_dialect(dialect)
+        self._fitters: dict[str, ToolFitter] = {}  # by model
         self._idle_timeout_s = idle_timeout_s
         self._connect_timeout_s = connect_timeout_s
         self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, Any] = WeakKeyDictionary()
@@ -156,7 +161,8 @@ class SDKProvider:
         try:
             await self.prepare()  # before the clock starts
             call.key = await self._key(options)
-            body, call.sources = self._to_body(request, options, model)
+            fitted = self._fitter(model).fit(request, options)
+            body, call.sources = self._to_body(fitted.request, options, model)
             for extra in (self._extra_body, options.extra_body):
                 body.update(_joined(body, extra))
             body = self._suited(body, options, model)
@@ -175,7 +181,7 @@ class SDKProvider:
                 if not (reader.finished or call.said_done):
                     raise  # otherwise the answer stands: only its usage, or the tail, went missing
                 call.said_done = True
-            last = self._end(reader, call)
+            last = fitted.restored(self._end(reader, call))
             warn_of_missing(options, answer.logprobs, answer.snapshot())
         except Exception as error:  # noqa: BLE001 - whatever it is, the contract makes it an event
             failed = self._failure(error, call).with_traceback(None)
@@ -218,6 +224,17 @@ class SDKProvider:
     ) -> tuple[dict[str, Any], Sequence[int]]:
         """A request as it goes out, and where each of its messages comes from."""
         raise NotImplementedError
+
+    def _dialect_of(self, model: str) -> Dialect:
+        """The rules of the server and *model*."""
+        return self._dialect or dialect_of(self._url, self.name, model)
+
+    def _fitter(self, model: str) -> ToolFitter:
+        dialect = self._dialect_of(model)
+        known = self._fitters.get(model)
+        if known is None or known.dialect is not dialect:
+            known = self._fitters[model] = ToolFitter(dialect)
+        return known
 
     def _suited(
         self,

@@ -9,6 +9,7 @@ form can express has no strict one.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -31,8 +32,14 @@ _IGNORED: Final = frozenset(
     | {"properties", "required", "additionalProperties", "items"}
 )
 _NULL: Final[Schema] = {"type": "null"}
+_LOOKS_AROUND: Final = re.compile(r"\(\?<?[=!]")
 _MAX_LEVELS: Final = 60
 _LONGEST: Final = 1000  # a text in a grammar: llama.cpp refuses 2,000 repetitions
+
+
+def looks_around(pattern: object) -> bool:
+    """True if *pattern* looks ahead or behind, which not every engine does."""
+    return isinstance(pattern, str) and _LOOKS_AROUND.search(pattern) is not None
 
 
 class NotStrict(Exception):
@@ -91,6 +98,8 @@ class _Strict:
         if strange:
             raise NotStrict(f"{where} has {min(strange)!r}")
         made: Schema = {name: value for name, value in node.items() if name in self._kept}
+        if looks_around(made.get("pattern")):  # no server takes it
+            del made["pattern"]
         longest = node.get("maxLength", 0)
         if self._lengths and isinstance(longest, int) and longest <= _LONGEST:
             made |= {name: node[name] for name in ("minLength", "maxLength") if name in node}

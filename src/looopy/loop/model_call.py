@@ -57,6 +57,7 @@ from looopy.types.event import (
 from looopy.types.message import AssistantMessage, Message, StopReason, TextContent
 from looopy.types.message_check import Lost, mended_answer
 from looopy.types.request import (
+    TOOLS_LEFT_OUT,
     LLMRequest,
     PartialMessage,
     StreamEvent,
@@ -109,7 +110,11 @@ class _Attempt:
 
     def told(self, turn: Turn) -> list[AgentEvent]:
         """Take the waiting warnings, as events."""
-        waiting = [turn.out.make(TurnWarning, code=c, text=text) for c, text in self.warnings]
+        waiting = [
+            turn.out.make(TurnWarning, code=code, text=text)
+            for code, text in self.warnings
+            if code != TOOLS_LEFT_OUT or turn.out.is_first(text)  # it is the same in each call
+        ]
         self.warnings.clear()
         return waiting
 

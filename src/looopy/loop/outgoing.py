@@ -145,11 +145,15 @@ class Outgoing:
 
     def warn(self, code: str, text: str, *, once: str | None = None) -> None:
         """Add a warning; of those with the same *once*, the turn emits only the first."""
-        if once is not None:
-            if once in self._warned:
-                return
-            self._warned.add(once)
-        self.emit(TurnWarning, code=code, text=text)
+        if once is None or self.is_first(once):
+            self.emit(TurnWarning, code=code, text=text)
+
+    def is_first(self, once: str) -> bool:
+        """True if this is the turn's first warning of those with the same *once*."""
+        if once in self._warned:
+            return False
+        self._warned.add(once)
+        return True
 
     def close_group(self, *, last: bool = False, heard: int | None = None) -> Group:
         """Close the open group; the *last* one names every call that is left open."""

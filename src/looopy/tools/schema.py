@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from looopy.errors import InvalidTool, InvalidToolArguments
+from looopy.types.json_schema import modern, without_keyword
 
 if TYPE_CHECKING:
     from jsonschema_rs import ValidationError, Validator
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 MAX_RECEIVED_CHARS = 500
 MAX_LEVELS = 60
 _MAX_LINES = 10
+_MAX_DROPPED = 64
 _MAX_VALUE_CHARS = 100
 _CACHE = "_looopy_validator"
 
@@ -62,6 +64,33 @@ def check_schema(parameters: Mapping[str, Any]) -> None:
         InvalidTool: It is not; the message names the place.
     """
     _compile(parameters)
+
+
+def usable_schema(parameters: Mapping[str, Any]) -> Mapping[str, Any]:
+    """
+    The *parameters* of a server's tool in today's words, without keywords that are invalid.
+
+    Such a keyword narrows the arguments: without it the server itself refuses a wrong value.
+
+    Raises:
+        InvalidTool: What is left is not a JSON Schema; the message names the place.
+    """
+    import jsonschema_rs
+
+    schema = modern(parameters)
+    for _ in range(_MAX_DROPPED):
+        try:
+            jsonschema_rs.validator_for(dict(schema), retriever=_refuse_to_fetch)
+        except jsonschema_rs.ValidationError as error:
+            if not error.instance_path or error.instance_path == ["type"]:
+                break
+            schema = without_keyword(schema, error.instance_path)
+        except ValueError:
+            break
+        else:
+            return schema
+    check_schema(schema)
+    return schema
 
 
 def validate(tool: Described, arguments: Mapping[str, Any]) -> None:

@@ -15,7 +15,8 @@ these names from `looopy`, `looopy.llm` and `looopy.auth`.
   has, field by field), `message_check` (refuses callers' messages by it, repairs foreign ones),
   `message_json` (messages to JSON and back by it), `constructors` (fast ones of dataclasses),
   `dumping` (pydantic's `model_dump` for them), `arguments` (of a tool call, as a model wrote them),
-  `declared` (optional attributes of others' classes, and misspelt ones).
+  `json_schema` (schemas of others in today's words), `declared` (optional attributes of others'
+  classes, and misspelt ones).
 - `lazy`: how a package loads its names on first use.
 
 Read `message`, `event`, `context`, `config`, `storable`.

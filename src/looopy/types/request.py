@@ -9,7 +9,7 @@ The twelve stream events are pi's: `start`, three of each of `text_*`, `thinking
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Final, Literal, Protocol, TypeAlias
 
 from looopy.types.constructors import quick
 from looopy.types.context import PromptPart
@@ -20,6 +20,9 @@ from looopy.types.message import (
     ServerToolResult,
     ToolCall,
 )
+
+TOOLS_LEFT_OUT: Final = "tools"
+"""The code of the warning that a model does not get some of the tools."""
 
 
 class ThinkingLevel(StrEnum):

@@ -155,3 +155,18 @@ def test_a_null_for_an_optional_property_is_removed():
     assert output_type_of(Whole).read(said).first.kind is Kind.A
     assert without_nulls(schema, {"first": None}) == {"first": None}
     assert without_nulls({}, {"a": None}) == {"a": None}
+
+
+def test_pattern_that_looks_around_becomes_words():
+    """OpenAI refuses it in an output schema, too; any other pattern stays."""
+    schema = {
+        "type": "object",
+        "properties": {
+            "a": {"type": "string", "pattern": "^(?=x)"},
+            "b": {"type": "string", "pattern": "^(?:x)"},
+        },
+        "additionalProperties": False,
+    }
+    a, b = strict_schema(schema, every=False)["properties"].values()
+    assert a == {"type": "string", "description": "(pattern: ^(?=x))"}
+    assert b == {"type": "string", "pattern": "^(?:x)"}

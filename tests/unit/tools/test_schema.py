@@ -14,6 +14,7 @@ from looopy.tools.schema import (
     check_schema,
     shorten,
     show_path,
+    usable_schema,
     validate,
 )
 
@@ -229,3 +230,71 @@ def test_anything_can_be_shown_shortened() -> None:
     circle.append(circle)
     assert shorten(circle) == "a list that cannot be shown"
     assert shorten("x" * 10, 4) == "xxxx... (6 more characters)"
+
+
+@pytest.mark.parametrize(
+    ("schema", "made"),
+    [
+        ({"minimum": 0, "exclusiveMinimum": True}, {"exclusiveMinimum": 0}),
+        ({"maximum": 9, "exclusiveMaximum": False}, {"maximum": 9}),
+        (
+            {"type": "array", "items": [{"type": "int"}], "additionalItems": False},
+            {"type": "array", "prefixItems": [{}], "items": False},
+        ),
+        ({"type": "string", "pattern": r"[\w-\.]+"}, {"type": "string"}),
+        ({"type": "string", "nullable": True}, {"type": ["string", "null"]}),
+        ({"type": "any", "divisibleBy": 2}, {"multipleOf": 2}),
+        ({"anyOf": [{"type": "str"}, {"type": "null"}]}, {"anyOf": [{}, {"type": "null"}]}),
+        ({"dependencies": {"a": ["b"], "c": {}}}, {"dependentRequired": {"a": ["b"]}}),
+        ({"properties": {"pattern": {"enum": "x"}}}, {"properties": {"pattern": {}}}),
+        ({"patternProperties": {r"[\w-\.]": {}, "b": {}}}, {"patternProperties": {"b": {}}}),
+        ({"required": [1]}, {}),
+        (5, {}),
+    ],
+)
+def test_odd_keyword_of_a_server_costs_the_keyword(schema: Any, made: dict[str, Any]) -> None:
+    """And not the tool; an older word becomes today's."""
+    given = {"type": "object", "properties": {"p": schema, "q": {"type": "string"}}}
+    usable = usable_schema(given)
+    if "dependencies" in (schema if isinstance(schema, dict) else ()):
+        made = {**made, "dependentSchemas": {"c": {}}}
+    assert usable == {"type": "object", "properties": {"p": made, "q": {"type": "string"}}}
+    check_schema(usable)
+
+
+def test_usable_schema_is_the_same_object_if_nothing_is_odd() -> None:
+    """A property may have the name of a keyword."""
+    given = {"type": "object", "properties": {"id": {"type": "string"}, "items": {}}}
+    assert usable_schema(given) is given
+
+
+def test_definitions_of_an_older_draft_are_found() -> None:
+    """Under their new name, and the reference leads there."""
+    given = {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "type": "object",
+        "properties": {"a": {"$ref": "#/definitions/A"}},
+        "definitions": {"A": {"type": "integer"}},
+    }
+    tool = Tool(name="probe", parameters=usable_schema(given))
+    assert tool.parameters["$defs"] == {"A": {"type": "integer"}}
+    assert lines(tool, {"a": "x"}) == ['a: must be integer, not "x" (string)']
+
+
+@pytest.mark.parametrize(
+    "schema", [{"$ref": "https://example.com/x.json"}, {"$ref": "#/$defs/none"}]
+)
+def test_reference_that_leads_nowhere_is_refused(schema: dict[str, Any]) -> None:
+    """The arguments that it stands for are unknown."""
+    with pytest.raises(InvalidTool):
+        usable_schema({"type": "object", "properties": {"a": schema}})
+
+
+def test_schema_of_a_thousand_levels_is_cut() -> None:
+    """The deepest levels take any value."""
+    deep: dict[str, Any] = {"type": "string"}
+    for _ in range(1000):
+        deep = {"type": "object", "properties": {"a": deep}}
+    tool = Tool(name="probe", parameters=usable_schema(deep))
+    validate(tool, {"a": {"a": {}}})
+    assert lines(tool, {"a": 5}) == ["a: must be object, not 5 (integer)"]

@@ -19,7 +19,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
 from looopy.llm.anthropic.models import Abilities
-from looopy.llm.documents import Unreadable, document_text, plain_type, refuse_unreadable
+from looopy.llm.documents import (
+    Unreadable,
+    document_text,
+    image_type,
+    plain_type,
+    refuse_unreadable,
+)
 from looopy.llm.options import left_out, refused, strict_parameters
 from looopy.llm.render import CUT_OFF, render
 from looopy.llm.strict import NotStrict, strict_schema
@@ -286,9 +292,10 @@ def _shown(block: UserBlock) -> Wire:
         return _document(block)
     if block.url is not None and not block.data:
         return {"type": "image", "source": {"type": "url", "url": block.url}}
-    if block.mime_type not in _IMAGES:
-        return {"type": "text", "text": f"(an image of the type {block.mime_type}, not shown)"}
-    source = {"type": "base64", "media_type": block.mime_type, "data": block.data}
+    kind = image_type(block)
+    if kind not in _IMAGES:
+        return {"type": "text", "text": f"(an image of the type {kind}, not shown)"}
+    source = {"type": "base64", "media_type": kind, "data": block.data}
     return {"type": "image", "source": source}
 
 

@@ -18,6 +18,7 @@ from looopy.llm.accumulate import Accumulator
 from looopy.llm.anthropic.events import EventReader
 from looopy.llm.anthropic.format import API, PROVIDER, CacheTTL, to_body, to_headers
 from looopy.llm.anthropic.models import abilities_of
+from looopy.llm.dialects import Dialect, dialect_of
 from looopy.llm.prices import Prices
 from looopy.llm.sdk import ApiKey, Call, SDKProvider
 from looopy.llm.strict import has_strict
@@ -59,13 +60,14 @@ class AnthropicProvider(SDKProvider):
             after ours.
         price_as: The vendor whose prices apply, as genai-prices names it, such as `"anthropic"`
             behind a gateway; `""`: the vendor at the called address, if there is one.
+        dialect: The rules of the server for tools; `None`: those of Anthropic's own.
         idle_timeout_s: The longest silence within an answer, unless the call sets it. Before its
             first word a model may think three times as long.
         connect_timeout_s: The longest wait for a connection, unless the call sets it.
 
     Raises:
         UnknownModel: *model* is empty.
-        ConfigurationError: *cache_ttl* has another value.
+        ConfigurationError: *cache_ttl* or *dialect* has another value.
         MissingExtra: The SDK is not installed.
         MissingKey: The key is missing, and so is a base URL that might need no key.
     """
@@ -86,6 +88,7 @@ class AnthropicProvider(SDKProvider):
         window_tokens: int | None = None,
         extra_body: Mapping[str, Any] | None = None,
         price_as: str = "",
+        dialect: Dialect | None = None,
         idle_timeout_s: float = 60.0,
         connect_timeout_s: float = 10.0,
     ) -> None:
@@ -102,6 +105,7 @@ class AnthropicProvider(SDKProvider):
             window_tokens=window_tokens or abilities_of(model).window_tokens,
             extra_body=extra_body,
             price_as=price_as,
+            dialect=dialect,
             idle_timeout_s=idle_timeout_s,
             connect_timeout_s=connect_timeout_s,
         )
@@ -117,6 +121,9 @@ class AnthropicProvider(SDKProvider):
     def enforces(self, schema: Mapping[str, Any]) -> bool:
         """True if the API takes *schema*: not one with open objects, or that refers to itself."""
         return has_strict(schema, every=False, bounds=False)
+
+    def _dialect_of(self, model: str) -> Dialect:
+        return self._dialect or dialect_of("", PROVIDER, model)
 
     @property
     def _api(self) -> str:

@@ -8,10 +8,13 @@ Pure functions of data; `looopy.llm.openai.chat` writes what they change.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from looopy.llm.dialects import Dialect
 from looopy.llm.options import left_out
+from looopy.types.message import AssistantMessage, Message, ToolCall, ToolResultMessage
 from looopy.types.request import StreamOptions
 
 REASONING: Final = "reasoning_content"
@@ -36,6 +39,26 @@ def call_id_for(call_id: str, dialect: Dialect) -> str:
         return call_id
     number = int.from_bytes(hashlib.sha256(call_id.encode(errors="replace")).digest())
     return "".join(_LETTERS[number // 62**place % 62] for place in range(wanted))
+
+
+def with_call_ids(messages: Sequence[Message], dialect: Dialect) -> Sequence[Message]:
+    """*messages* with the ids of calls and results that *dialect* wants, if it wants any."""
+    if dialect.call_id_chars is None:
+        return messages
+    changed: list[Message] = []
+    for message in messages:
+        if isinstance(message, ToolResultMessage):
+            new_id = call_id_for(message.tool_call_id, dialect)
+            changed.append(replace(message, tool_call_id=new_id))
+        elif isinstance(message, AssistantMessage) and message.tool_calls:
+            blocks = tuple(
+                replace(one, id=call_id_for(one.id, dialect)) if isinstance(one, ToolCall) else one
+                for one in message.content
+            )
+            changed.append(replace(message, content=blocks))
+        else:
+            changed.append(message)
+    return changed
 
 
 def in_turns(

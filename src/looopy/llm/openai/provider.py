@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from looopy.errors import ConfigurationError, UnknownModel
 from looopy.llm.accumulate import Accumulator
-from looopy.llm.dialects import Dialect, as_dialect, dialect_of
+from looopy.llm.dialects import Dialect
 from looopy.llm.documents import warn_of_citations
 from looopy.llm.openai import chat as chat_format
 from looopy.llm.openai import form, responses_events, responses_format, tokens
@@ -179,11 +179,11 @@ class OpenAIProvider(SDKProvider):
             window_tokens=window_tokens,
             extra_body=extra_body,
             price_as=price_as,
+            dialect=dialect,
             idle_timeout_s=idle_timeout_s,
             connect_timeout_s=connect_timeout_s,
         )
         self.api = api
-        self._dialect = as_dialect(dialect)
         self._enforces = structured_output
         self._format = _FORMATS[api]
         # For each model: optional parts that it does not take, and what it takes instead.
@@ -197,9 +197,6 @@ class OpenAIProvider(SDKProvider):
     @property
     def _vendor(self) -> Vendor:
         return vendor_of(self._url, self.name)
-
-    def _dialect_of(self, model: str) -> Dialect:
-        return self._dialect or dialect_of(self._url, self.name, model)
 
     @property
     def _official(self) -> bool:

@@ -19,7 +19,7 @@ from looopy.auth.redaction import Redactor
 from looopy.errors import InvalidTool
 from looopy.tools.base import Effects
 from looopy.tools.call.results import error_text
-from looopy.tools.schema import check_schema
+from looopy.tools.schema import usable_schema
 
 MAX_NAME_CHARS = 64
 _MAX_DESCRIPTION_CHARS = 8 * 1024
@@ -122,7 +122,7 @@ def _offer(tool: Any, prefix: str, redactor: Redactor, *, trust_annotations: boo
     schema = redactor.value(tool.input_schema)
     if len(json.dumps(schema)) > _MAX_SCHEMA_CHARS:
         raise InvalidTool(f"its schema is longer than {_MAX_SCHEMA_CHARS:,} characters")
-    check_schema(schema)
+    schema = usable_schema(schema)
     return Offer(
         name=usable_name(f"{prefix}{redactor.text(tool.name)}"),
         remote_name=tool.name,

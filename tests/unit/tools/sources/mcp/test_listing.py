@@ -51,6 +51,18 @@ def test_a_schema_that_cannot_be_read_costs_one_tool():
     assert "its tool 'look' was left out" in listing.problems[0]
 
 
+def test_odd_keyword_of_a_schema_costs_no_tool():
+    """A word of an older draft, or a pattern of JavaScript that our validator does not know."""
+    odd = {"minimum": 0, "exclusiveMinimum": True}, {"pattern": r"^[\w-\.]+$"}
+    schemas = [{"type": "object", "properties": {"a": one}} for one in odd]
+    listing = read_listing([listed(f"t{i}", input_schema=s) for i, s in enumerate(schemas)])
+    assert listing.problems == ()
+    assert [one.parameters["properties"]["a"] for one in listing.offers] == [
+        {"exclusiveMinimum": 0},
+        {},
+    ]
+
+
 def test_the_key_of_headers_does_not_contain_them():
     """Order and case of names do not count; another value, or another source, is another key."""
     keys = HeaderKeys()
