@@ -333,7 +333,10 @@ class Claiming:
                 process=self._process,
             ),
             *(ApprovalDecided(context_id=context_id, **facts) for facts in plan.decided),
-            *(MessageEnd(context_id=context_id, iteration=1, message=m) for m in plan.prompts),
+            *(
+                MessageEnd(context_id=context_id, iteration=1, message=message)
+                for message in plan.prompts
+            ),
         ]
 
     async def _try(self, request: TurnRequest, plan: Plan, events: Sequence[AgentEvent]) -> Claimed:

@@ -595,17 +595,19 @@ class _Api:
         return record
 
     def _message(self, asked: _Asked) -> UserMessage | None:
-        said = asked.body.get("message")
-        if said is None:
+        message = asked.body.get("message")
+        if message is None:
             return None
-        content = said if isinstance(said, str) else said["content"]
+        content = message if isinstance(message, str) else message["content"]
         try:
-            parsed = cast("UserMessage", message_from_json({"role": "user", "content": content}))
-            message = as_user_message(parsed, may_be_none=False)
+            user_message = as_user_message(
+                cast("UserMessage", message_from_json({"role": "user", "content": content})),
+                may_be_none=False,
+            )
         except ValueRefused as error:
             raise ValueRefused(str(error), path=f"/message{error.path or ''}") from None
-        self._app_context.check_size(message, "/message")
-        return message
+        self._app_context.check_size(user_message, "/message")
+        return user_message
 
     def _writer(self, asked: _Asked) -> _Writer:
         """Writes events in the format that the request asks for."""

@@ -45,18 +45,18 @@ async def json_items(values: Iterable[Any], most: int | None = None) -> list[byt
     Args:
         most: Stop before they have more bytes than this; there is always one.
     """
-    made: list[bytes] = []
+    items: list[bytes] = []
     size = waited = 0
     for value in values:
         text = json_bytes(value)
         size += len(text)
-        if made and most is not None and size > most:
+        if items and most is not None and size > most:
             break
-        made.append(text)
+        items.append(text)
         if size - waited > LONG:
             waited = size
             await asyncio.sleep(0)
-    return made
+    return items
 
 
 def frame(name: str, data: Any, seq: int | None = None) -> bytes:
@@ -69,11 +69,11 @@ def _head(name: str, seq: int | None) -> str:
     return f"{place}event: {name}\ndata: "
 
 
-async def _frame_of_end(said: dict[str, Any], seq: int | None) -> bytes:
+async def _frame_of_end(data: dict[str, Any], seq: int | None) -> bytes:
     """The frame of a turn's end, whose messages are written one by one: each may be long."""
-    items = b",".join(await json_items(said.pop("messages")))
-    head = _head(said["type"], seq).encode()
-    return b"".join([head, json_bytes(said)[:-1], b',"messages":[', items, b"]}\n\n"])
+    items = b",".join(await json_items(data.pop("messages")))
+    head = _head(data["type"], seq).encode()
+    return b"".join([head, json_bytes(data)[:-1], b',"messages":[', items, b"]}\n\n"])
 
 
 class Frames:
@@ -91,20 +91,20 @@ class Frames:
 
     async def of(self, event: AgentEvent) -> bytes:
         """The frame of *event*; the event loop runs while a long one is made."""
-        known = self._made.get(id(event))
-        if known is not None:  # it is that event: the entry keeps it, so its id is not used again
-            return known[1]
-        said, seq = self._write(event), None if event.path else event.seq
-        if isinstance(event, TurnEnd) and said.get("messages"):
-            made = await _frame_of_end(said, seq)
+        kept = self._made.get(id(event))
+        if kept is not None:  # it is that event: the entry keeps it, so its id is not used again
+            return kept[1]
+        data, seq = self._write(event), None if event.path else event.seq
+        if isinstance(event, TurnEnd) and data.get("messages"):
+            encoded = await _frame_of_end(data, seq)
         else:
-            made = frame(event.type, said, seq)
-        self._made[id(event)] = (event, made)
-        self._bytes += len(made)
+            encoded = frame(event.type, data, seq)
+        self._made[id(event)] = (event, encoded)
+        self._bytes += len(encoded)
         while len(self._made) > _MOST_FRAMES or self._bytes > _MOST_BYTES:
             _, (_, oldest) = self._made.popitem(last=False)
             self._bytes -= len(oldest)
-        return made
+        return encoded
 
 
 async def framed(
@@ -118,9 +118,9 @@ async def framed(
     try:
         async with aclosing(events):
             async for event in events:
-                made = await frames.of(event)
-                yield made
-                if len(made) > LONG:
+                encoded = await frames.of(event)
+                yield encoded
+                if len(encoded) > LONG:
                     await asyncio.sleep(0)
     except LooopyError as error:
         yield frame("problem", problem_json(problem_of(error)))
