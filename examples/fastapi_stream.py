@@ -48,11 +48,10 @@ async def say(
     auth = AuthContext("ada", credentials={"token": authorization})
     try:
         async with app.state.host.agent(context_id, auth) as agent:
-            turn = agent.execute_turn(said, auth)
-            lines = (f"data: {json.dumps(event_to_json(event))}\n\n" async for event in turn)
-            await turn.accepted()  # the message is stored
+            await (turn := agent.execute_turn(said, auth)).accepted()  # the message is stored
     except (AgentBusy, ValueRefused) as error:
         raise HTTPException(409 if isinstance(error, AgentBusy) else 422, str(error)) from error
+    lines = (f"data: {json.dumps(event_to_json(event))}\n\n" async for event in turn)
     return StreamingResponse(lines, media_type="text/event-stream")
 
 

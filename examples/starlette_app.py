@@ -8,7 +8,7 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Mount, Route
+from starlette.routing import Route
 
 from looopy import Agent, AuthContext, Stores, ToolContext, open_stores
 from looopy.server import AgentHost, create_app
@@ -48,8 +48,7 @@ async def lifespan(app: Starlette) -> AsyncIterator[None]:
 
     url = os.environ.get("DATABASE_URL", "sqlite:///contexts.db")
     async with open_stores(url) as stores, AgentHost(build, stores) as host:
-        agents = create_app(host, authenticate=authenticate)
-        app.router.routes.append(Mount("/agents", agents, name="agents"))
+        app.mount("/agents", agents := create_app(host, authenticate=authenticate), "agents")
         async with agents.router.lifespan_context(agents):  # Starlette starts no mounted one
             yield
 

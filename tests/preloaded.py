@@ -6,7 +6,7 @@ run imports them and waits. For each start it forks; the fork takes the argument
 folder and streams that it is given, begins a session of its own, and runs `looopy.cli`. Nothing but
 the moment of the import differs: signals, `kill -9`, a terminal and Ctrl-C reach it as any process.
 Tests of the start itself run `python -m looopy.cli`. Servers that are modules of the tests start in
-the same way.
+the same way, and so do files, such as the examples.
 """
 
 from __future__ import annotations
@@ -98,11 +98,13 @@ class Preloaded:
         process.pid = int(await process.status.readline())
         return process
 
-    def popen(self, args: Sequence[str], env: Mapping[str, str], cwd: Path) -> Child:
-        """Start the program for a test that has no event loop."""
+    def popen(
+        self, args: Sequence[str], env: Mapping[str, str], cwd: Path, module: str = CLI
+    ) -> Child:
+        """Start the program, a *module* or a file for a test that has no event loop."""
         ours, theirs = zip(*(os.pipe() for _ in range(3)), strict=True)
         nothing = os.open(os.devnull, os.O_RDONLY)
-        self._ask([nothing, *theirs], args=args, env=dict(env), cwd=str(cwd), module=CLI)
+        self._ask([nothing, *theirs], args=args, env=dict(env), cwd=str(cwd), module=module)
         for fd in (nothing, *theirs):
             os.close(fd)
         return Child(*ours)
@@ -274,7 +276,7 @@ def _run(streams: list[int], args: list[str], env: dict[str, str], cwd: str, mod
     os.environ.clear()
     os.environ.update(env)
     os.chdir(cwd)
-    sys.argv = ["looopy", *args]
+    sys.argv = ["looopy" if module == CLI else module, *args]
 
     from looopy.cli.main import main
 
@@ -282,6 +284,8 @@ def _run(streams: list[int], args: list[str], env: dict[str, str], cwd: str, mod
     try:
         if module == CLI:
             status = main()
+        elif module.endswith(".py"):
+            runpy.run_path(module, run_name="__main__")
         else:
             runpy.run_module(module, run_name="__main__", alter_sys=True)
     except SystemExit as ended:  # of wrong usage

@@ -22,8 +22,23 @@ from looopy.testing import ScriptedProvider, text
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 
 
-def _run(name, *args, cwd, typed=""):
-    """What the example printed, as lines; its standard error has to be empty."""
+@pytest.fixture(name="ran")
+def _ran(preloaded, tmp_path):
+    """A function from an example to what it printed, as lines; it may write no error."""
+
+    def run(name, *args):
+        env = {key: value for key, value in os.environ.items() if not key.startswith("LOOOPY_")}
+        env |= {"TMPDIR": str(tmp_path), "PYTHONWARNINGS": "error"}
+        with preloaded.popen(args, env, tmp_path, str(EXAMPLES / name)) as child:
+            lines = child.stdout.read().splitlines()
+            assert (child.stderr.read(), child.wait()) == ("", 0)
+        return lines
+
+    return run
+
+
+def _started(name, *args, cwd, typed=""):
+    """The same of a process that Python starts, which is given a text as its input."""
     env = {key: value for key, value in os.environ.items() if not key.startswith("LOOOPY_")}
     done = subprocess.run(
         [sys.executable, "-W", "error", EXAMPLES / name, *args],
@@ -39,9 +54,9 @@ def _run(name, *args, cwd, typed=""):
     return done.stdout.splitlines()
 
 
-def test_a_killed_turn_continues_and_charges_once(tmp_path):
+def test_a_killed_turn_continues_and_charges_once(ran):
     """What had finished is not run again; what may run again does, with the same key."""
-    died, interrupted, answer, *world = _run("resume_after_restart.py", cwd=tmp_path)
+    died, interrupted, answer, *world = ran("resume_after_restart.py")
     assert died == "the first process ended with -9"
     assert interrupted == "turn 1 was interrupted"
     assert answer == "All done."
@@ -52,9 +67,9 @@ def test_a_killed_turn_continues_and_charges_once(tmp_path):
     ]
 
 
-def test_an_approval_is_answered_by_another_process(tmp_path):
+def test_an_approval_is_answered_by_another_process(ran):
     """What was shown is what runs, once."""
-    assert _run("approval_next_day.py", cwd=tmp_path) == [
+    assert ran("approval_next_day.py") == [
         "input_required",
         "May pay run with these arguments? {'invoice': '2024-17', 'cents': 90000}",
         "waiting",
@@ -63,23 +78,23 @@ def test_an_approval_is_answered_by_another_process(tmp_path):
     ]
 
 
-def test_stores_of_ones_own_keep_the_past_of_an_agent(tmp_path):
+def test_stores_of_ones_own_keep_the_past_of_an_agent(ran):
     """A file, a table, and a store that can compare."""
-    assert _run("messages_in_a_file.py", cwd=tmp_path) == [
+    assert ran("messages_in_a_file.py") == [
         "I see 1 messages.",
         "I see 3 messages.",
         "4 lines",
     ]
-    assert _run("messages_in_your_table.py", cwd=tmp_path) == ["['user', 'assistant']"]
-    assert _run("stores_in_redis.py", cwd=tmp_path) == [
+    assert ran("messages_in_your_table.py") == ["['user', 'assistant']"]
+    assert ran("stores_in_redis.py") == [
         "1 turns, 2 messages",
         "2 turns, 4 messages",
     ]
 
 
-def test_a_stream_shows_pieces_and_tools_in_order(tmp_path):
+def test_a_stream_shows_pieces_and_tools_in_order(ran):
     """Text, tool, progress, result, text, end."""
-    lines = _run("streaming.py", cwd=tmp_path)
+    lines = ran("streaming.py")
     assert lines == [
         "Let me| look.| |",
         "[search {'words': 'durable'}]",
@@ -92,18 +107,18 @@ def test_a_stream_shows_pieces_and_tools_in_order(tmp_path):
     assert lines[5].startswith("completed, ")
 
 
-def test_a_question_of_an_mcp_server_is_asked_of_the_user(tmp_path):
+def test_a_question_of_an_mcp_server_is_asked_of_the_user(ran):
     """Its tools are called, its question ends the turn, and the answer goes on."""
-    assert _run("mcp_tools.py", cwd=tmp_path) == [
+    assert ran("mcp_tools.py") == [
         "rooms 3 and 7",
         "input_required - In whose name?",
         "room 7 is booked for Ada - Room 7 is yours.",
     ]
 
 
-def test_each_policy_has_its_documented_effect(tmp_path):
+def test_each_policy_has_its_documented_effect(ran):
     """One runs again, one waits for a person, one tells that the outcome is unknown."""
-    rerun, ask, fail = _run("tools_and_resume.py", cwd=tmp_path)
+    rerun, ask, fail = ran("tools_and_resume.py")
     assert rerun == "rerun (0 to approve): ran to its end"
     assert ask == "ask (1 to approve): ran to its end"
     assert fail.startswith("fail (0 to approve): The outcome of this call is unknown.")
@@ -111,15 +126,15 @@ def test_each_policy_has_its_documented_effect(tmp_path):
 
 def test_a_chat_without_async_remembers_after_a_restart(tmp_path):
     """The second process counts what was said in the first."""
-    first = _run("blocking_chat.py", "chat.db", cwd=tmp_path, typed="one\ntwo\n\n")
+    first = _started("blocking_chat.py", "chat.db", cwd=tmp_path, typed="one\ntwo\n\n")
     assert first == ["0 turns so far", "> You said 1 things.", "> You said 2 things.", "> "]
-    second = _run("blocking_chat.py", "chat.db", cwd=tmp_path, typed="three\n")
+    second = _started("blocking_chat.py", "chat.db", cwd=tmp_path, typed="three\n")
     assert second == ["2 turns so far", "> You said 3 things.", "> "]
 
 
-def test_an_agent_that_was_killed_at_work_books_once(tmp_path):
+def test_an_agent_that_was_killed_at_work_books_once(ran):
     """The second process finds what the inner agent had done, and goes on from there."""
-    lines = _run("agent_as_tool.py", cwd=tmp_path)
+    lines = ran("agent_as_tool.py")
     assert lines.count("booking NJ 295") == 1
     assert lines[-4:] == [
         "agent:clerk toolResult paid",
@@ -129,27 +144,26 @@ def test_an_agent_that_was_killed_at_work_books_once(tmp_path):
     ]
 
 
-def test_an_answer_that_breaks_a_rule_is_given_again(tmp_path):
+def test_an_answer_that_breaks_a_rule_is_given_again(ran):
     """The type's rule is told to the model, and the second answer is the output."""
-    warning, plan = _run("structured_output.py", cwd=tmp_path)
+    warning, plan = ran("structured_output.py")
     assert warning.startswith("answer 1 of 3 does not fit output_type: ")
     assert plan == "3 nights in Rome, with ['Pantheon']"
 
 
-def test_only_the_url_differs_between_stores(tmp_path, postgres):
+def test_only_the_url_differs_between_stores(ran, postgres):
     """Memory, SQLite and Postgres answer alike."""
-    ran = _run("same_agent_by_url.py", postgres, cwd=tmp_path)
-    lines = [line.partition(": ") for line in ran]
+    lines = [line.partition(": ") for line in ran("same_agent_by_url.py", postgres)]
     assert [scheme for scheme, _, _ in lines[::2]] == ["memory", "sqlite", "postgresql"]
     said = [rest for _, _, rest in lines]
     assert said[:2] == said[2:4] == said[4:]
     assert said[1] == "turn 2, ['I am Ada.', 'Who am I?']: I was shown 3 messages."
 
 
-def test_a_turn_is_steered_and_asked_on_while_it_runs(tmp_path):
+def test_a_turn_is_steered_and_asked_on_while_it_runs(ran):
     """Calls that have not begun give way, and the last question is answered in the same turn."""
     skipped = "Skipped due to queued user message."
-    assert _run("steering.py", cwd=tmp_path) == [
+    assert ran("steering.py") == [
         "user: Read the first three pages to me.",
         "page 1: what page 1 says",
         f"page 2: {skipped}",
@@ -256,19 +270,19 @@ def test_a_mounted_api_knows_who_is_signed_in(tmp_path):
     assert b"key-of-ada" not in b"".join(p.read_bytes() for p in tmp_path.glob("contexts.db*"))
 
 
-def test_the_assistant_to_serve_obeys_its_words(tmp_path):
+def test_the_assistant_to_serve_obeys_its_words(ran):
     """It says what was said, and asks before it pays."""
-    assert _run("assistant.py", cwd=tmp_path) == ["You said: Hello!", "input_required"]
+    assert ran("assistant.py") == ["You said: Hello!", "input_required"]
 
 
-def test_a_provider_needs_only_stream(tmp_path):
+def test_a_provider_needs_only_stream(ran):
     """Its failure is tried again, visibly, and its text is the answer."""
-    assert _run("own_provider.py", cwd=tmp_path) == ["attempt 2: waking up", "hello out there"]
+    assert ran("own_provider.py") == ["attempt 2: waking up", "hello out there"]
 
 
-def test_operators_of_reactivex_work_on_a_turn(tmp_path):
+def test_operators_of_reactivex_work_on_a_turn(ran):
     """Two subscriptions and a waiter see one turn."""
-    lines = _run("subscribe_rx.py", cwd=tmp_path)
+    lines = ran("subscribe_rx.py")
     assert [line for line in lines if line.startswith("stored")] == [
         "stored 1 user",
         "stored 2 assistant",
@@ -293,6 +307,6 @@ def test_an_example_is_short_and_is_run_here(path):
     assert len(lines) < 60
     own = path.name in {"own_provider.py", "key_gateway.py"}  # they are a model themselves
     tests = [Path(__file__), EXAMPLES.parent / "tests" / "wire" / "test_keys.py"]
-    run = rf'(_(run|serve)\(|EXAMPLES / )"{path.name}"'
+    run = rf'(\b(ran|_started|_serve)\(|EXAMPLES / )"{path.name}"'
     assert any(re.search(run, test.read_text(encoding="utf-8")) for test in tests)
     assert own or any('os.environ.get("LOOOPY_MODEL")' in line for line in lines)
