@@ -18,7 +18,7 @@ from tests.wire.three import says as says_of
 from tests.wire.vendors import GOOGLE, OPENED, OPENROUTER, client_at
 
 from looopy import Agent, LoopConfig, ModelOptions, RetryPolicy, Tool, open_stores, tool
-from looopy.errors import ConfigurationError
+from looopy.errors import ConfigurationError, LLMUnavailable
 from looopy.llm import (
     AnyLLMProvider,
     OpenAIProvider,
@@ -29,6 +29,7 @@ from looopy.llm import (
 )
 from looopy.llm.dialects import Dialect, dialect_of
 from looopy.llm.openai.chat import to_body
+from looopy.testing import ScriptedProvider, failure
 from looopy.types.message import (
     AssistantMessage,
     ImageContent,
@@ -260,6 +261,80 @@ async def test_model_that_refuses_sampling_gets_none(api, model, level, left_out
     assert ("logprobs" in json.dumps(received.body)) == (not left_out)
     codes = {code for code, text in told if text.startswith(model)}
     assert sorted(codes) == left_out
+
+
+WITH_TOOLS = (
+    "Function tools with reasoning_effort are not supported for gpt-5.6 in /v1/chat/completions."
+    " To use function tools, use /v1/responses or set reasoning_effort to 'none'."
+)
+
+
+@pytest.mark.parametrize(
+    ("said", "effort"),
+    [
+        (
+            "reasoning_effort low is not supported for this model, supported values: [high, none]",
+            "none",
+        ),
+        (WITH_TOOLS, "none"),
+        (
+            "Unsupported value: reasoning_effort. Supported values are: 'medium' and 'xhigh'.",
+            "medium",
+        ),
+    ],
+)
+async def test_refused_effort_becomes_one_that_the_server_names(said, effort):
+    """In the words of Mistral and OpenAI; with a warning."""
+    told = []
+
+    def judge(body):
+        return [("reasoning_effort", said)] if body.get("reasoning_effort") == "low" else []
+
+    async with FakeOpenAI(says("a"), check=judge) as server:
+        made = OpenAIProvider("m", base_url=server.url)
+        warn = lambda code, _text: told.append(code)  # noqa: E731
+        last = await last_event(made, thinking_level=ThinkingLevel.LOW, warn=warn)
+        await made.aclose()
+    assert last.type == "done", last.error
+    assert [r.body["reasoning_effort"] for r in server.received] == ["low", effort]
+    assert told == ["thinking_level"]
+
+
+async def test_sampling_of_the_body_is_left_out_for_claude():
+    """A later Claude takes none, wherever it was asked for; an earlier one gets it."""
+    told = []
+    options = {"extra_body": {"top_p": 0.5, "top_k": 3}, "warn": lambda code, _: told.append(code)}
+    async with serving("anthropic", *[says_of("anthropic", "a")] * 2) as (server, made):
+        for model in ("claude-opus-4-8", "claude-sonnet-4-5"):
+            asked = LLMRequest(messages=[UserMessage("x")], model=model)
+            assert (await last_event(made, asked, **options)).type == "done"
+    assert [{"top_p", "top_k"} & r.body.keys() for r in server.received] == [
+        set(),
+        {"top_p", "top_k"},
+    ]
+    assert told == ["top_p", "top_k"]
+
+
+async def test_template_that_refuses_with_status_500_is_no_outage():
+    """With a dialect that lets neighbours be, the history is sent once more, merged."""
+    gemma = STRICT["gemma"]
+
+    def judge(received):
+        problems = gemma.check(received.body)
+        return refuses(500, problems[0][1]) if problems else says("ok")
+
+    async with (
+        FakeOpenAI(*[judge] * 3, check=lambda _: []) as server,
+        open_stores("memory:") as own,
+    ):
+        down = ScriptedProvider([failure(LLMUnavailable("down"))])
+        async with Agent("c", llm_provider=down, stores=own, loop_config=ONCE) as agent:
+            await agent.execute_turn("one")
+        made = OpenAIProvider("gemma", base_url=server.url, dialect=Dialect())
+        async with Agent("c", llm_provider=made, stores=own, loop_config=ONCE) as agent:
+            (await agent.execute_turn("two")).raise_for_outcome()
+        await made.aclose()
+    assert [len(r.body["messages"]) for r in server.received] == [2, 1]
 
 
 async def test_refused_sampling_is_left_out_from_then_on():

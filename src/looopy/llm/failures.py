@@ -133,7 +133,8 @@ def failure_of(
             limit_tokens=_limit(error, text),
             **facts,
         )
-    if status in (400, 422) and (
+    # llama.cpp answers 500 where the template of a model refuses the messages.
+    if (status in (400, 422) or (status == 500 and "Jinja" in text)) and (
         str(error.get("param") or "").startswith(("messages", "input[")) or _HISTORY.search(text)
     ):
         return HistoryRejected(

@@ -19,6 +19,7 @@ from looopy.llm.anthropic.events import EventReader
 from looopy.llm.anthropic.format import API, PROVIDER, CacheTTL, to_body, to_headers
 from looopy.llm.anthropic.models import abilities_of
 from looopy.llm.dialects import Dialect, dialect_of
+from looopy.llm.options import left_out
 from looopy.llm.prices import Prices
 from looopy.llm.sdk import ApiKey, Call, SDKProvider
 from looopy.llm.strict import has_strict
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from anthropic import AsyncAnthropic
 
 KEY_VARIABLE = "ANTHROPIC_API_KEY"
+_SAMPLING = ("temperature", "top_p", "top_k")
 _AWS_FRAMES = "application/vnd.amazon.eventstream"
 # The clients of clouds would name Anthropic's own newest version, which models there do not take:
 # https://docs.aws.amazon.com/bedrock/latest/userguide/model-parameters-claude.html
@@ -155,6 +157,14 @@ class AnthropicProvider(SDKProvider):
             abilities=abilities_of(model),
             cache_ttl=self._cache_ttl,
         )
+
+    def _suited(self, body: dict[str, Any], options: StreamOptions, model: str) -> dict[str, Any]:
+        if abilities_of(model).temperature:
+            return body
+        for name in [one for one in _SAMPLING if one in body]:
+            left_out(options, name, f"{model} takes no {name}")
+            body = {key: value for key, value in body.items() if key != name}
+        return body
 
     def _reader(self, answer: Accumulator, call: Call) -> EventReader:
         return EventReader(answer, sources=call.sources, secrets=(call.key,))

@@ -35,6 +35,11 @@ _USAGE_WAIT_S = 5.0
 _MAX_TOKENS = "max_completion_tokens"
 _CACHE_KEY: Final = re.compile("prompt_cache_key")
 _EFFORT: Final = re.compile(r"reasoning_effort|\.effort\b")
+# OpenAI: Supported values are: 'low', and 'high'. Mistral: supported values: [high, none]. OpenAI,
+# with tools: use /v1/responses or set reasoning_effort to 'none'.
+_EFFORTS_TAKEN: Final = re.compile(
+    r"(?s)(?:upported values(?: are)?|set reasoning_effort to)\W(.*?)(?:[.\]]|$)"
+)
 # OpenAI and Azure: Unsupported value: 'temperature' does not support 0.2 with this model. Only the
 # default (1) value is supported. Moonshot: invalid temperature: only 1 is allowed for this model
 _NO_SAMPLING: Final[Mapping[str, tuple[re.Pattern[str], str]]] = {
@@ -315,8 +320,9 @@ class OpenAIProvider(SDKProvider):
         }
         effort = whole.get("reasoning_effort") or (whole.get("reasoning") or {}).get("effort")
         if effort in _EFFORTS and _EFFORT.search(said):
-            listed = said.partition("upported values are")[2]
-            takes = [one for one in _EFFORTS if f"'{one}'" in listed]
+            listed = _EFFORTS_TAKEN.search(said)
+            takes = [] if listed is None else re.findall(r"[a-z]+", listed[1])
+            takes = [one for one in _EFFORTS if one in takes]
             if takes:  # the next one
                 place = _EFFORTS.index(effort)
                 takes.sort(key=lambda one: abs(_EFFORTS.index(one) - place))
