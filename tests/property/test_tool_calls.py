@@ -154,7 +154,7 @@ def test_distorted_items_have_the_calls_that_were_asked_for(case):
 def blocks(draw):
     """Calls, and their stream of the Messages API."""
     calls = draw(CALLS)
-    index = draw(st.sampled_from(["counted", "none", "tail at the next"]))
+    index = draw(st.sampled_from(["counted", "tail at the next"]))
     ids = draw(st.sampled_from(["own", "none"]))
     said = [{"type": "message_start", "message": {"id": "a"}}]
     for place, (name, arguments) in enumerate(calls):
@@ -172,8 +172,7 @@ def blocks(draw):
         if draw(st.booleans()):
             steps.append({"type": "content_block_stop"})
         for number, step in enumerate(steps):
-            at = {} if index == "none" else {"index": place + (index != "counted" and number > 0)}
-            said.append({**step, **at})
+            said.append({**step, "index": place + (index != "counted" and number > 0)})
     return calls, [*said, {"type": "message_delta", "delta": {"stop_reason": "tool_use"}}]
 
 

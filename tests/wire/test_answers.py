@@ -14,6 +14,7 @@ from tests.wire.three import ADD, ASK, failing, play, serving
 from looopy.errors import (
     ContextOverflow,
     HistoryRejected,
+    InvalidLLMResponse,
     LLMError,
     LLMUnavailable,
     RateLimited,
@@ -72,6 +73,7 @@ def signature(number=""):
 FIRST, SECOND = (list(calls(i, c.id, c.name, json.dumps(c.arguments))) for i, c in enumerate(TWO))
 WHOLE = list(calls(1, "c2", "sub", '{"b": 2}', pieces=0))
 SAYS = {"type": "message", "content": [{"type": "output_text", "text": "all"}]}
+SAYS_ALL = chat(chunk({"content": "all"})).pieces
 CALLS = {"type": "function_call", "call_id": "c1", "name": "add", "arguments": '{"a": 1}'}
 SEARCH = {"type": "web_search_call"}
 USES = {"type": "server_tool_use", "id": "s1"}
@@ -216,6 +218,25 @@ ANSWERS = {
         ),
         {"text": "all", "usage": SMALL},
     ),
+    "events labelled as JSON, after a byte order mark and without blank lines": (
+        CHAT,
+        Answer(
+            pieces=[b"\xef\xbb\xbf", *(one.rstrip() + b"\n" for one in SAYS_ALL)],
+            content_type="application/json",
+        ),
+        {"text": "all"},
+    ),
+    "JSON on each line": (
+        CHAT,
+        Answer(
+            pieces=[one.removeprefix(b"data: ") for one in SAYS_ALL],
+            content_type="application/x-ndjson",
+        ),
+        {"text": "all"},
+    ),
+    "no word at the end of a turn, messages": (
+        MESSAGES, claude(reason="end_turn"), {"content": (), "stop_reason": STOP}
+    ),
     "unstreamed, responses": (
         RESPONSES,
         unstreamed(
@@ -258,7 +279,7 @@ ANSWERS = {
         )
         for reason, expected in (
             ("stop", STOP), ("length", LENGTH), ("content_filter", StopReason.SENSITIVE),
-            ("tool_calls", STOP),
+            ("tool_calls", STOP), ("SAFETY", StopReason.SENSITIVE), ("MAX_TOKENS", LENGTH),
         )
     },
     **{
@@ -363,6 +384,39 @@ FAILURES = {
     "a wrong request": (
         *refused(MESSAGES, 400, "Your credit balance is too low", INVALID),
         *(LLMError, {"retryable": False}),
+    ),
+    **{
+        f"nothing said, {name}": (api, answer, InvalidLLMResponse, {"retryable": True})
+        for name, api, answer in (
+            ("chat", CHAT, chat(chunk({"content": " "}), chunk(finish="stop"))),
+            ("only thoughts, chat", CHAT, chat(chunk({"reasoning": "h"}), chunk(finish="stop"))),
+            ("unknown reason, chat", CHAT, chat(chunk(finish="malformed_function_call"))),
+            ("no reason, chat", CHAT, chat()),
+            ("responses", RESPONSES, answers()),
+            ("only thoughts, responses", RESPONSES, answers(reasons(0, "h"))),
+            ("unknown reason, responses", RESPONSES,
+             answers(status="incomplete", incomplete_details={"reason": "lost"})),
+            ("unknown reason, messages", MESSAGES, claude(reason="lost")),
+            ("tools without a call, messages", MESSAGES, claude(reason="tool_use")),
+        )
+    },
+    "a miswritten call": (
+        *refused(CHAT, 400, "Failed to call a function.", code="tool_use_failed"),
+        *(InvalidLLMResponse, {"retryable": True, "unbilled": False}),
+    ),
+    "a miswritten call within": (
+        CHAT,
+        Answer(pieces=[fake_openai.event({"error": {"code": "tool_use_failed", "message": "no"}})]),
+        *(InvalidLLMResponse, {"retryable": True}),
+    ),
+    "a spent quota within": (
+        RESPONSES, within({"code": "insufficient_quota", "message": "no"}, "failed"),
+        *(RateLimited, {"retryable": False}),
+    ),
+    "a spent balance": (*refused(CHAT, 402, "Insufficient Balance"), LLMError, {"status": 402}),
+    "a spent balance, messages": (
+        *refused(MESSAGES, 400, "Your credit balance is too low", INVALID),
+        *(LLMError, {"status": 402}),
     ),
     "a failure within, chat": (
         CHAT,

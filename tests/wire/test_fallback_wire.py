@@ -20,6 +20,8 @@ OTHER = {"completions": "responses", "responses": "anthropic", "anthropic": "com
         (503, "overloaded"),
         (529, "overloaded_error"),
         (404, "not_found_error"),
+        (402, "billing_error"),
+        (400, "insufficient_quota"),
     ],
 )
 async def test_a_server_that_cannot_answer_is_passed_over(api, status, kind):

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 from tests.loop_time import advance
-from tests.wire.fake_openai import HOLD, Answer
-from tests.wire.three import APIS, client_of, half, last_event, provider, says, serving
+from tests.wire.fake_openai import CUT, HOLD, Answer
+from tests.wire.three import APIS, client_of, drip, half, last_event, provider, says, serving
 
 from looopy import Agent, LoopConfig, RetryPolicy
 from looopy.errors import LLMUnavailable
@@ -124,3 +124,35 @@ async def test_bytes_after_an_answer_do_not_prolong_it(api, monkeypatch):
         assert not cues[-1].is_set()
         last = await reading
     assert (last.type, last.message.text) == ("done", "all")
+
+
+@APIS
+@pytest.mark.parametrize("begun", [False, True])
+async def test_pings_alone_do_not_keep_an_answer_open(api, begun, monkeypatch):
+    """Comments and pings without end, before the first word and after it."""
+    advance(0)
+    feed, fed = SSEDecoder.feed, asyncio.Event()
+
+    def read(decoder, piece):
+        fed.set()
+        return feed(decoder, piece)
+
+    monkeypatch.setattr(SSEDecoder, "feed", read)
+    ping = b": still here\n\n" if api == "completions" else drip(api)
+    cues = [asyncio.Event() for _ in range(8)]
+    pings = [piece for cue in cues for piece in (cue, ping)]
+    pieces = [*half(api), *pings, CUT] if begun else [*pings, *says(api, "all").pieces]
+    async with serving(api, Answer(pieces=pieces)) as (server, made):
+        reading = asyncio.create_task(last_event(made, idle_timeout_s=60))
+        await server.asked.wait()
+        for cue in cues:
+            fed.clear()
+            cue.set()
+            heard = asyncio.create_task(fed.wait())
+            await asyncio.wait({reading, heard}, return_when=asyncio.FIRST_COMPLETED)
+            heard.cancel()
+            await asyncio.sleep(0)
+            advance(50)
+        last = await reading
+    assert isinstance(last.error, LLMUnavailable)
+    assert "fell silent" in str(last.error)

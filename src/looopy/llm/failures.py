@@ -14,7 +14,14 @@ from datetime import UTC, datetime
 from typing import Any
 
 from looopy.auth.redaction import Redactor
-from looopy.errors import ContextOverflow, HistoryRejected, LLMError, LLMUnavailable, RateLimited
+from looopy.errors import (
+    ContextOverflow,
+    HistoryRejected,
+    InvalidLLMResponse,
+    LLMError,
+    LLMUnavailable,
+    RateLimited,
+)
 
 _OVERFLOW = re.compile(
     r"context_length_exceeded|exceed_context_size|model_context_window_exceeded"
@@ -37,6 +44,16 @@ _HISTORY = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _QUOTA = re.compile(r"insufficient_quota|exceeded your current quota|billing|credit", re.IGNORECASE)
+_SPENT = re.compile(
+    r"insufficient[_ ](?:quota|balance|credits?|funds)|credit balance|exceeded your current quota"
+    r"|(?:out of|requires more|not enough) credits|billing_hard_limit|payment required",
+    re.IGNORECASE,
+)
+# A call that the model wrote wrongly: Groq's words, and Gemini's. Another try may help.
+_MISWRITTEN = re.compile(
+    r"tool_use_failed|failed to call a function|malformed_function_call", re.IGNORECASE
+)
+_MODERATION = re.compile(r"moderation|flagged|content (?:policy|filter)", re.IGNORECASE)
 _SLOW_DOWN = re.compile(r"throttl|rate.?limit|too many requests|please wait", re.IGNORECASE)
 _PASSING = re.compile(
     r"overloaded|service unavailable|temporarily unavailable|internal (?:server )?error"
@@ -110,6 +127,14 @@ def failure_of(
     waiting = {} if delay_s is None else {"retry_margin_s": margin_s(said_in)}
     said = f": {text}" if text else ""
 
+    if status == 403 and _MODERATION.search(evidence):
+        return LLMError(f"{provider} refused the content of the request{said}", **facts)
+    if _MISWRITTEN.search(evidence) or "failed_generation" in error:
+        text = f"the model of {provider} wrote a tool call that cannot be read{said}"
+        return InvalidLLMResponse(text, retryable=True, **(facts | {"unbilled": False}))
+    if status == 402 or (status != 429 and _SPENT.search(evidence)):
+        text = f"{provider} says the balance is spent{_http(status)}{said}"
+        return LLMError(text, status=402, **facts)
     if status in (401, 403):
         hint = f"; {key_hint}" if key_hint else ""
         return LLMError(f"{provider} refused the API key (HTTP {status}){hint}{said}", **facts)

@@ -3,7 +3,7 @@ Several providers as one: if one cannot answer, the next is called.
 
 This happens only before anything was shown: one model does not continue half an answer of another.
 And it happens only after failures that another provider can mend: no connection, a limit, an
-overload, a missing model. A refused key or a wrong request stays a failure.
+overload, a spent balance, a missing model. A refused key or a wrong request stays a failure.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from looopy.types.request import LLMRequest, StreamEvent, StreamOptions
 _logger = logging.getLogger("looopy")
 _NO_PLACE: Final = (UnsupportedContent, UnsupportedOption)  # at this provider, which is well
 _MENDABLE: Final = (LLMUnavailable, RateLimited, InvalidLLMResponse, *_NO_PLACE)
-_NOT_FOUND: Final = 404
+_ELSEWHERE: Final = (402, 404)  # a spent balance, a missing model
 
 
 class FallbackProvider:
@@ -300,7 +300,7 @@ async def _safely(
 
 def _mendable(error: LLMError) -> bool:
     """True if another provider may succeed."""
-    return isinstance(error, _MENDABLE) or getattr(error, "status", None) == _NOT_FOUND
+    return isinstance(error, _MENDABLE) or getattr(error, "status", None) in _ELSEWHERE
 
 
 def _label(provider: LLMProvider) -> str:

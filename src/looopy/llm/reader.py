@@ -14,9 +14,25 @@ from typing import Any
 from looopy.errors import InvalidLLMResponse, LLMError, LLMUnavailable
 from looopy.llm.accumulate import Accumulator
 from looopy.llm.failures import failure_of
+from looopy.types.message import (
+    AssistantBlock,
+    AssistantMessage,
+    StopReason,
+    TextContent,
+    ThinkingContent,
+)
 from looopy.types.request import StreamEvent
 
 _MOST_ID_CHARS = 200
+
+
+def is_silent(message: AssistantMessage) -> bool:
+    """True for an answer that has nothing but thoughts."""
+    return not (message.text.strip() or any(_speaks(block) for block in message.content))
+
+
+def _speaks(block: AssistantBlock) -> bool:
+    return not isinstance(block, (TextContent, ThinkingContent))
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -74,6 +90,21 @@ class AnswerReader:
             secrets=self.secrets,
             sources=self.sources,
         )
+
+    def _ended(
+        self, events: tuple[StreamEvent, ...], reason: str | None
+    ) -> tuple[StreamEvent, ...]:
+        """
+        The last *events*; `InvalidLLMResponse` if the answer has neither text nor a call.
+
+        Args:
+            events: Of `Accumulator.done`.
+            reason: The server's reason to end, for the error.
+        """
+        message = self._answer.snapshot()
+        if message.stop_reason is StopReason.STOP and is_silent(message):
+            raise self._invalid(f"neither text nor a call, and ended with {reason!r},")
+        return events
 
     def _spliced(self) -> InvalidLLMResponse:
         """The error of a stream in which a gateway has begun the answer again."""

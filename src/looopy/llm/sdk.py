@@ -20,6 +20,7 @@ import asyncio
 import inspect
 import math
 import os
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, field
@@ -34,9 +35,10 @@ from looopy.llm.dialects import Dialect, as_dialect, dialect_of
 from looopy.llm.failures import failure_of, redact
 from looopy.llm.logprobs import wanted, warn_of_missing
 from looopy.llm.prices import Prices, ready
+from looopy.llm.reader import is_silent
 from looopy.llm.sse import SSEDecoder
 from looopy.llm.tool_schemas import ToolFitter
-from looopy.types.message import Usage
+from looopy.types.message import StopReason, Usage
 from looopy.types.request import LLMRequest, StreamEvent, StreamOptions
 
 ApiKey: TypeAlias = str | Callable[[], str | Awaitable[str]]
@@ -46,6 +48,7 @@ DRAIN_WAIT_S = 0.5
 _NO_KEY = "none"
 _LISTS = frozenset({"tools", "include"})
 _TRANSPORTS = frozenset({"httpx2", "httpcore2", "httpx", "httpcore", "h11", "ssl", "anyio"})
+_PING = re.compile(r'\{\s*"type"\s*:\s*"(?:ping|keepalive|response\.in_progress)"')
 
 
 class Reader(Protocol):
@@ -73,6 +76,7 @@ class Call:
     ends_at: float = math.inf
     said_done: bool = False
     begun: bool = False  # the model has sent a first word
+    heard_at: float = 0.0  # when the server last sent anything but comments and pings
 
 
 class SDKProvider:
@@ -175,6 +179,8 @@ class SDKProvider:
                         for event in reader.feed(data):
                             call.begun = True
                             yield event
+                        if not _PING.match(data):
+                            call.heard_at = asyncio.get_running_loop().time()
             except LLMError:
                 raise
             except Exception:
@@ -182,7 +188,10 @@ class SDKProvider:
                     raise  # otherwise the answer stands: only its usage, or the tail, went missing
                 call.said_done = True
             last = fitted.restored(self._end(reader, call))
-            warn_of_missing(options, answer.logprobs, answer.snapshot())
+            message = answer.snapshot()
+            warn_of_missing(options, answer.logprobs, message)
+            if is_silent(message) and message.stop_reason is StopReason.STOP and options.warn:
+                options.warn("empty_answer", f"{self.name}/{model} answered without a word")
         except Exception as error:  # noqa: BLE001 - whatever it is, the contract makes it an event
             failed = self._failure(error, call).with_traceback(None)
             failed.__context__ = None  # it and the frames hold the server's text, keys included
@@ -297,8 +306,11 @@ class SDKProvider:
                 )
             received = await stack.enter_async_context(aclosing(response.iter_bytes()))
             arriving = await stack.enter_async_context(aclosing(self._texts(kind, received)))
+            call.heard_at = now()
             while True:
-                async with asyncio.timeout_at(min(until, call.ends_at)):
+                # Comments and pings show that the server lives, not that its model does.
+                silent_until = call.heard_at + call.idle_s * _FIRST_EVENT_FACTOR
+                async with asyncio.timeout_at(min(until, silent_until, call.ends_at)):
                     texts = await anext(arriving, None)
                 if texts is None:
                     break
@@ -313,16 +325,11 @@ class SDKProvider:
                 until = min(until, patient_until) if stands else patient_until
 
     async def _texts(
-        self, kind: str, received: AsyncGenerator[bytes, None]
+        self,
+        kind: str,  # noqa: ARG002 - for subclasses
+        received: AsyncGenerator[bytes, None],
     ) -> AsyncGenerator[Sequence[str], None]:
         """The texts of the events in a body of the content type *kind*, one list for each piece."""
-        if kind == "application/json":  # a server that does not stream
-            whole = []
-            async for piece in received:
-                whole.append(piece)
-                yield ()
-            yield (b"".join(whole).decode(),)
-            return
         decoder = SSEDecoder()
         async for piece in received:
             yield decoder.feed(piece)

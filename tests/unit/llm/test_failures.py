@@ -258,3 +258,15 @@ def test_a_key_cut_at_the_end_of_the_body_is_not_shown():
     for before in range(20_000 - len(KEY), 20_000):
         text = str(failed(500, "<b>" + " " * (before - 3) + KEY + " and more", secrets=[KEY]))
         assert KEY[:4] not in text
+
+
+def test_refusal_by_moderation_is_not_a_refused_key():
+    """OpenRouter sends 403 for both."""
+    body = {"error": {"code": 403, "message": "Your input was flagged for violence"}}
+    error = failed(403, body, key_hint="check KEY")
+    assert type(error) is LLMError
+    assert not error.retryable
+    assert "refused the content of the request: Your input was flagged" in str(error)
+    assert "refused the API key (HTTP 403); check KEY" in str(
+        failed(403, "no", key_hint="check KEY")
+    )

@@ -41,9 +41,18 @@ def test_events_survive_any_cut_and_any_line_ending(events, ending, cuts):
         (b"data: a\r\n\r\ndata: b\n\n", ["a", "b"]),
         (b"database: a\n\n", []),
         (b"data: last", ["last"]),
+        (b"\xef\xbb\xbfdata: a\n\n", ["a"]),
+        (b"\xef\xbb\xbf", []),
+        (b'data: {"a":1}\ndata: {"b":2}\ndata: [DONE]\n', ['{"a":1}', '{"b":2}', "[DONE]"]),
+        (b'data: {"a":\ndata: {"b":2}}\n\n', ['{"a":\n{"b":2}}']),
+        (b'{"a":1}\n{"b":2}\n[DONE]\n', ['{"a":1}', '{"b":2}', "[DONE]"]),
+        (b' {\n"a":\n1}\n', [' {\n"a":\n1}']),
+        (b'[{"a":1},\n{"b":2}]', ['[{"a":1},\n{"b":2}]']),
     ],
 )
 def test_only_data_counts(sent, expected):
     """Comments and other fields are skipped; a last event needs no blank line."""
-    decoder = SSEDecoder()
-    assert decoder.feed(sent) + decoder.close() == expected
+    for size in (1, len(sent)):
+        decoder = SSEDecoder()
+        found = [d for at in range(0, len(sent), size) for d in decoder.feed(sent[at : at + size])]
+        assert found + decoder.close() == expected

@@ -33,6 +33,7 @@ _STOP_REASONS: Final = {
     "model_context_window_exceeded": StopReason.LENGTH,
     "refusal": StopReason.SENSITIVE,
 }
+_WORDLESS: Final = ("end_turn", "stop_sequence", "pause_turn")
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -64,8 +65,7 @@ class EventReader(AnswerReader):
         if kind == "content_block_delta":
             return self._delta(self._index(event), self._object(event, "delta"))
         if kind == "content_block_start":
-            number = self._index(event, len(self._kinds))
-            return self._begin(number, self._object(event, "content_block"))
+            return self._begin(self._index(event), self._object(event, "content_block"))
         if kind == "content_block_stop":
             return self._end(self._index(event))
         if kind == "message_start":
@@ -91,7 +91,9 @@ class EventReader(AnswerReader):
         if reason is StopReason.PAUSED and not self._served:
             reason = StopReason.STOP  # the server has nothing to continue: the text is an answer
         events = [event for index in list(self._calls) for event in self._end(index)]
-        return (*events, *self._answer.done(reason))
+        events += self._answer.done(reason)
+        # After the result of a tool, Claude may well end its turn without a word.
+        return tuple(events) if self._stop in _WORDLESS else self._ended(tuple(events), self._stop)
 
     def _begin(self, index: int, block: Mapping[str, Any]) -> Sequence[StreamEvent]:
         if index in self._kinds or self.finished:
@@ -235,12 +237,11 @@ class EventReader(AnswerReader):
             reasoning=min(self._thought, counts.get("output_tokens", 0)),
         )
 
-    def _index(self, event: Mapping[str, Any], missing: int | None = None) -> int:
-        """The number of an event's block; without one, *missing* or the newest block."""
+    def _index(self, event: Mapping[str, Any]) -> int:
         index = event.get("index")
-        if isinstance(index, int):
-            return index
-        return next(reversed(self._kinds), -1) if missing is None else missing
+        if not isinstance(index, int):
+            raise self._invalid("a block without a number")
+        return index
 
     def _object(self, event: Mapping[str, Any], name: str) -> Mapping[str, Any]:
         value = event.get(name)

@@ -71,6 +71,11 @@ _STOP_REASONS = {
     "function_call": StopReason.TOOL_USE,
     "content_filter": StopReason.SENSITIVE,
     "sensitive": StopReason.SENSITIVE,
+    # Gemini's, which some gateways hand on.
+    **dict.fromkeys(
+        ("safety", "recitation", "blocklist", "prohibited_content", "spii", "image_safety"),
+        StopReason.SENSITIVE,
+    ),
 }
 _BROKEN_OFF = frozenset({"error", "network_error"})
 _NO_NAME = re.compile(r"[^A-Za-z0-9_-]")
@@ -556,7 +561,8 @@ class ChunkReader(AnswerReader):
             self._answer.sign_last(signature, "thinking", "toolcall", "text")
         if self._extra:
             self._answer.sign_last(packed(extra_content=self._extra), "text")
-        return self._answer.done(_STOP_REASONS.get(self._finish or "stop", StopReason.STOP))
+        reason = _STOP_REASONS.get((self._finish or "stop").lower(), StopReason.STOP)
+        return self._ended(self._answer.done(reason), self._finish)
 
     def _read_choice(self, choice: dict[str, Any], events: list[StreamEvent]) -> Mapping[str, Any]:
         """Add the *events* of a choice; return its delta."""

@@ -26,6 +26,11 @@ _TEXT = frozenset({"response.output_text.delta", "response.refusal.delta"})
 _THINKING = frozenset({"response.reasoning_summary_text.delta", "response.reasoning_text.delta"})
 _BEGINS = frozenset({"response.created", "response.queued", "response.in_progress"})
 _ENDS = frozenset({"response.completed", "response.incomplete", "response.done"})
+_INCOMPLETE = {
+    "content_filter": StopReason.SENSITIVE,
+    "max_output_tokens": StopReason.LENGTH,
+    "None": StopReason.LENGTH,
+}
 _ASKED = ("action", "queries", "code", "arguments", "server_label")
 _PASSING_CODES = frozenset({"", "server_error", "vector_store_timeout"})
 
@@ -35,6 +40,7 @@ class EventReader(AnswerReader):
     """Reads one answer's events; `sources` as `responses_format.to_body` returns it."""
 
     _end: StopReason | None = field(init=False, default=None)
+    _reason: str | None = field(init=False, default=None)  # the server's, to end
     _begun_as: Any = field(init=False, default=None)  # the answer's id
     _items: int = field(init=False, default=0)  # that were read whole
     _shown: set[Any] = field(init=False, default_factory=set)  # items of which pieces have come
@@ -97,7 +103,7 @@ class EventReader(AnswerReader):
         """
         if not self.finished and not said_done:
             raise self._broke_off()
-        return self._answer.done(self._end or StopReason.STOP)
+        return self._ended(self._answer.done(self._end or StopReason.STOP), self._reason)
 
     def _begins_again(self, kind: str, event: Mapping[str, Any]) -> bool:
         """True if *event* belongs to a second answer in the stream of the first."""
@@ -194,8 +200,10 @@ class EventReader(AnswerReader):
         reason = details.get("reason") if isinstance(details, dict) else None
         self._end = StopReason.STOP
         if event["type"] == "response.incomplete" or response.get("status") == "incomplete":
-            filtered = reason == "content_filter"
-            self._end = StopReason.SENSITIVE if filtered else StopReason.LENGTH
+            self._reason = str(reason)
+            self._end = _INCOMPLETE.get(self._reason)
+            if self._end is None:
+                self._end = StopReason.LENGTH if self._answer.has_content else StopReason.STOP
         return events
 
     def _count(self, response: Mapping[str, Any]) -> None:
@@ -211,7 +219,11 @@ class EventReader(AnswerReader):
             error = response.get("error") or {}
         error = error if isinstance(error, dict) else {"message": str(error)}
         code = str(error.get("code") or "")
-        known = code in _PASSING_CODES or "rate_limit" in code or code.isdigit()
+        known = (
+            code in (*_PASSING_CODES, "insufficient_quota")
+            or "rate_limit" in code
+            or code.isdigit()
+        )
         body = {k: v for k, v in error.items() if k not in ("type", "sequence_number")}
         if error.get("type") not in (None, "error"):
             body["type"] = error["type"]
