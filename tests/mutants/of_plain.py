@@ -151,4 +151,20 @@ MUTANTS = [
         "if not data:",
         f"{_SPOILT}[True-<lambda>-item 4 has no `timestamp`]",
     ),
+    mutant(
+        "own-part-of-the-log-loaded-anew",
+        "each step of a long context loads its whole log",
+        "looopy.stores.plain.backend:PlainBackend._bring",
+        "self._full[key] = full_chapters(chapters, found)",
+        "pass",
+        f"{_BAD}::test_parts_of_the_log_that_do_not_change_are_loaded_once",
+    ),
+    mutant(
+        "own-object-changed-in-its-place",
+        "the model is sent other words than were said",
+        "looopy.stores.plain.messages:_is_equal",
+        "type(one) is dict and known is not one and known == one",
+        "known == one",
+        f"{_BAD}::test_an_object_that_the_store_changed_in_its_place_is_refused",
+    ),
 ]

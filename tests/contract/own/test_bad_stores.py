@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from operator import attrgetter
 
 import pytest
 from tests.own_stores import Contents, Documents, JsonLines, StateTable, Table
@@ -16,6 +17,7 @@ from looopy.stores.bundle import Stores
 from looopy.stores.plain.state import InProcess
 from looopy.testing import ScriptedProvider, text
 from looopy.types.message import UserMessage
+from looopy.types.message_json import message_to_json
 
 
 @pytest.fixture(autouse=True)
@@ -207,6 +209,54 @@ async def test_a_history_that_was_spoilt_is_refused(spoil, says, running):
             with pytest.raises(StoreUnavailable, match=f"messages=Lists: `list`.* {says}"):
                 await talk(Stores.of(messages, state=stores.state.backend.state.calls.store), "c")
         assert messages.rows["c"] == left
+
+
+async def test_an_object_that_the_store_changed_in_its_place_is_refused():
+    """The store returns the same dictionary as before, with other words."""
+
+    class Objects(Lists):
+        async def append(self, context_id, messages):
+            await super().append(context_id, [message_to_json(one) for one in messages])
+
+    async with Stores.of(messages := Objects()) as stores, agent_on(stores) as agent:
+        await agent.execute_turn("a")
+        await agent.execute_turn("b")
+        messages.rows["c"][0]["content"] = "other words"
+        with pytest.raises(StoreUnavailable, match="message 1 of context 'c' otherwise"):
+            await agent.execute_turn("c")
+
+
+async def test_parts_of_the_log_that_do_not_change_are_loaded_once():
+    """Two processes take turns of several events, over more than three parts of the log."""
+    loads, seen = [], []
+
+    class Watched(Lists):
+        async def append(self, context_id, messages):
+            await super().append(context_id, messages)
+            seen.append(await third.messages.count("c"))  # in the middle of a turn
+
+    class Counting(InProcess):
+        async def load(self, key):
+            loads.append(key)
+            return await super().load(key)
+
+    messages, state = Watched(), Counting()
+    one, other, third = (Stores.of(messages, state=state) for _ in range(3))
+    async with one, other, third:
+        async with agent_on(one) as first, agent_on(other) as second:
+            for n in range(30):
+                await first.execute_turn(f"a{n}")
+                await second.execute_turn(f"b{n}")
+            assert seen == list(range(1, 121))
+            loads.clear()
+            await first.execute_turn("x")
+        assert len({key.partition("-")[0] for key in await state.list()}) == 5  # a head, four parts
+        assert len({key for key in loads if "#" in key}) <= 2
+        async with Stores.of(messages, state=state) as fresh:
+            for stores in (one, other, third):
+                for read in ("journal.events", "journal.turns", "messages.records"):
+                    found = [await attrgetter(read)(of)("c", limit=1000) for of in (stores, fresh)]
+                    assert found[0] == found[1] != []
 
 
 async def test_a_store_that_keeps_half_a_message_is_refused_at_its_first_append():

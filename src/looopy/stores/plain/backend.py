@@ -32,14 +32,17 @@ from looopy.stores.memory.context import Contexts, StoredContext, insert_message
 from looopy.stores.plain.contents import OwnContents, contents_of
 from looopy.stores.plain.documents import (
     FORMAT,
+    Chapters,
     Log,
     PlainContext,
+    chapter_from_json,
     chapter_key,
     chapter_of,
     chapter_to_json,
     content_key,
     context_from_json,
     digest,
+    full_chapters,
     head_to_json,
     key_of,
 )
@@ -85,6 +88,7 @@ class PlainBackend(Contexts):
         self.state = OwnState(InProcess() if state is None else state)
         self.contents = OwnContents(artifacts, self.state)
         self._kept: dict[tuple[str, str], _Kept] = {}
+        self._full: dict[tuple[str, str], Chapters] = {}
         self._locks: weakref.WeakValueDictionary[tuple[str, str], asyncio.Lock] = (
             weakref.WeakValueDictionary()
         )
@@ -93,6 +97,7 @@ class PlainBackend(Contexts):
         """Refuse use from now on, and end the threads."""
         await super().close()
         self._contexts.clear()
+        self._full.clear()
         self._kept.clear()
         for calls in (self.messages.calls, self.state.calls, self.contents.calls):
             if calls is not None:
@@ -190,8 +195,10 @@ class PlainBackend(Contexts):
         is_known = kept is not None and kept.stamp == head["stamp"]
         if is_known and (not looks or await self._has_all(key)):
             return
-        chapters = await self.state.chapters(key_of(*key), head["chapters"])
-        if chapters is None:  # another process has written since
+        full = self._full.get(key, {})
+        places = [(number, epoch) for number, epoch in enumerate(head["chapters"]) if epoch]
+        new = await self.state.chapters(key_of(*key), [one for one in places if one not in full])
+        if new is None:  # another process has written since
             if not tries:
                 raise self.state.calls.wrong(
                     "load", f"lacks parts of {key_of(*key)!r}, which were saved"
@@ -200,6 +207,10 @@ class PlainBackend(Contexts):
             return
         try:
             found = context_from_json(head)
+            chapters = {
+                one: full[one] if one in full else chapter_from_json(new[one], found)
+                for one in places
+            }
             log = Log(chapters, found)
         except (LookupError, TypeError, ValueError) as error:
             raise self.state.calls.wrong(
@@ -220,6 +231,7 @@ class PlainBackend(Contexts):
                 raise
             await self._bring(key, looks=looks, tries=tries - 1)  # they are of a later head
             return
+        self._full[key] = full_chapters(chapters, found)
         self._contexts[key] = found
         self._kept[key] = _Kept(
             revision=head["revision"],

@@ -15,7 +15,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from operator import attrgetter
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 from urllib.parse import quote, unquote
 
 from looopy.stores import rules
@@ -28,7 +28,7 @@ from looopy.stores.contexts.lines import (
 )
 from looopy.stores.contexts.log import StoredEvent, StoredMessage
 from looopy.stores.memory.context import Place, StoredContext, StoredEntry
-from looopy.stores.records import EntryKind
+from looopy.stores.records import EntryKind, TurnRecord
 from looopy.types.ranges import Range
 
 CHAPTER: Final = 64
@@ -192,31 +192,68 @@ Placed: TypeAlias = tuple[StoredMessage, str]
 """The place of a message without its text, and the digest of that."""
 
 
-class Log:
-    """The chapters of a context, read: events, turns, and the places of messages."""
+class Chapter(NamedTuple):
+    """A part of the log, read: places of messages, events, and turns with their user's position."""
 
-    def __init__(self, chapters: Sequence[Mapping[str, Any]], context: StoredContext) -> None:
+    places: list[Placed]
+    events: list[StoredEvent]
+    turns: list[tuple[TurnRecord, int | None]]
+
+
+def chapter_from_json(data: Mapping[str, Any], context: StoredContext) -> Chapter:
+    """A part of the log of *context*; turns that its head does not have are left out."""
+    turns = []
+    for turn in data["turns"]:
+        number = turn["turn"]
+        if number <= context.turn_count:
+            is_open = number == context.open_turn
+            ended = {} if not is_open else dict.fromkeys(_ENDS)
+            found = turn_from_json({**turn, **ended}, number, is_open=is_open)
+            turns.append((found.record, found.user_position))
+    return Chapter(
+        [
+            (StoredMessage(position, turn, iteration, seq, created_us, meta, ""), hashed)
+            for position, turn, iteration, seq, created_us, meta, hashed in data["messages"]
+        ],
+        [StoredEvent(*row) for row in data["events"]],
+        turns,
+    )
+
+
+def full_chapters(chapters: Chapters, context: StoredContext) -> Chapters:
+    """The chapters that no step writes again under the same epoch."""
+    full = context.last_seq // CHAPTER
+    return {
+        (number, epoch): one
+        for (number, epoch), one in chapters.items()
+        if number < full and all(turn.turn != context.open_turn for turn, _ in one.turns)
+    }
+
+
+Chapters: TypeAlias = Mapping[tuple[int, int], Chapter]
+"""Chapters by number and epoch."""
+
+
+class Log:
+    """The chapters of a context together: its events, its turns, and the places of its messages."""
+
+    def __init__(self, chapters: Chapters, context: StoredContext) -> None:
         last = context.last_seq  # a chapter may have been written for a head that was not
         self.places: list[Placed] = []
-        for chapter in chapters:
-            for position, turn, iteration, seq, created_us, meta, hashed in chapter["messages"]:
-                if seq <= last and position >= context.visible_from:
-                    row = StoredMessage(position, turn, iteration, seq, created_us, meta, "")
-                    self.places.append((row, hashed))
-            context.events += [
-                StoredEvent(*row)
-                for row in chapter["events"]
-                if max(context.cleared_seq, 1) <= row[0] <= last
+        for chapter in chapters.values():
+            self.places += [
+                (place, hashed)
+                for place, hashed in chapter.places
+                if place.seq <= last and place.position >= context.visible_from
             ]
-            for data in chapter["turns"]:
-                number = data["turn"]
-                if number > context.turn_count:
-                    continue
-                is_open = number == context.open_turn
-                ended = {} if not is_open else dict.fromkeys(_ENDS)
-                found = turn_from_json({**data, **ended}, number, is_open=is_open)
-                context.turns.append(found.record)
-                context.user_positions[number] = found.user_position
+            context.events += [
+                event
+                for event in chapter.events
+                if max(context.cleared_seq, 1) <= event.seq <= last
+            ]
+            for turn, user_position in chapter.turns:
+                context.turns.append(turn)
+                context.user_positions[turn.turn] = user_position
 
 
 _ENDS: Final = ("outcome", "stop_reason", "end_seq", "ended_at")

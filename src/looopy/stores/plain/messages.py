@@ -29,6 +29,9 @@ from looopy.types.message import (
 from looopy.types.message_json import message_from_json
 
 _logger = logging.getLogger("looopy")
+_READ: Final = 64
+"""Contexts whose items are kept to compare the next ones with them."""
+
 _MESSAGES: Final = (UserMessage, AssistantMessage, ToolResultMessage, CustomMessage)
 
 
@@ -45,6 +48,7 @@ class OwnMessages:
         self._list = "list" if self.calls.has("list") else "get_all"
         self._positions = self.calls.takes("append", "position")
         self._is_proved = False
+        self._read: dict[str, list[tuple[object, str]]] = {}
 
     async def listed(self, key: str) -> list[tuple[Message, str]]:
         """
@@ -53,20 +57,25 @@ class OwnMessages:
         Raises:
             StoreUnavailable: The store failed, or returned something else.
         """
+        return [
+            (message := self._message(one, number), self._body(message, number))
+            for number, one in enumerate(await self._items(key))
+        ]
+
+    async def _items(self, key: str) -> list[object]:
         found = await self.calls(self._list, key)
         if isinstance(found, (str, bytes, Mapping)) or not hasattr(found, "__iter__"):
             raise self.calls.wrong(
                 self._list, f"returned {type(found).__name__}, not a list of messages"
             )
-        listed = []
-        for number, one in enumerate(found):
-            message = self._message(one, number)
-            try:
-                (row,) = rows.message_rows([message]).messages
-            except ValueRefused as error:
-                raise self.calls.wrong(self._list, f"item {number}: {error}") from error
-            listed.append((message, row.body))
-        return listed
+        return list(found)
+
+    def _body(self, message: Message, number: int) -> str:
+        try:
+            (row,) = rows.message_rows([message]).messages
+        except ValueRefused as error:
+            raise self.calls.wrong(self._list, f"item {number}: {error}") from error
+        return row.body
 
     def _message(self, one: object, number: int) -> Message:
         if isinstance(one, _MESSAGES):
@@ -89,7 +98,20 @@ class OwnMessages:
             raise self.calls.wrong(self._list, f"item {number}: {error}") from error
 
     async def _bodies(self, key: str) -> list[str]:
-        return [body for _, body in await self.listed(key)]
+        items = await self._items(key)
+        before = self._read.pop(key, [])
+        bodies = []
+        for number, one in enumerate(items):
+            # Reading an item takes a hundred times as long as comparing it.
+            known = before[number] if number < len(before) else None
+            if known is not None and _is_equal(known[0], one):
+                bodies.append(known[1])
+            else:
+                bodies.append(self._body(self._message(one, number), number))
+        self._read[key] = list(zip(items, bodies, strict=True))
+        if len(self._read) > _READ:
+            del self._read[next(iter(self._read))]
+        return bodies
 
     async def placed(
         self, key: str, places: list[Placed], unwritten: list[str], *, is_own: bool
@@ -183,6 +205,13 @@ class OwnMessages:
         if is_own:
             raise wrong
         _logger.warning("%s; such messages are left out", wrong)
+
+
+def _is_equal(known: object, one: object) -> bool:
+    """True for equal messages or mappings; a mapping may have changed since, if it is the same."""
+    if isinstance(one, _MESSAGES):
+        return known == one
+    return type(one) is dict and known is not one and known == one
 
 
 def _aligned(places: list[Placed], bodies: list[str]) -> list[StoredMessage]:

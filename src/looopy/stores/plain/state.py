@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from looopy.errors import StoreUnavailable
@@ -65,15 +65,16 @@ class OwnState:
             "load", f"returned {type(found).__name__} for {key!r}, not a mapping"
         )
 
-    async def chapters(self, key: str, epochs: list[int]) -> list[Mapping[str, Any]] | None:
-        """The chapters of the log that a head names; `None` if one of them is gone."""
-        found = []
-        for number, epoch in enumerate(epochs):
-            if epoch:
-                chapter = await self.document(chapter_key(key, number, epoch))
-                if chapter is None:
-                    return None
-                found.append(chapter)
+    async def chapters(
+        self, key: str, places: Sequence[tuple[int, int]]
+    ) -> dict[tuple[int, int], Mapping[str, Any]] | None:
+        """Chapters of the log by number and epoch; `None` if one of them is gone."""
+        found = {}
+        for place in places:
+            chapter = await self.document(chapter_key(key, *place))
+            if chapter is None:
+                return None
+            found[place] = chapter
         return found
 
     async def save_head(self, key: str, document: dict[str, Any], revision: int) -> None:
