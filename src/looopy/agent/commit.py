@@ -197,15 +197,20 @@ class TurnLog:
         """Store a group's durable events, then show the whole group, unless news came first."""
         group = self._placed(group)
         stored = durable(group.events)
-        if not stored and not group.asked:
+        concludes = group.concluding and not self.state.concluding
+        if not (stored or group.asked or concludes):
             self._announce(group, (), 0, 0)
             return
         ends = bool(stored) and isinstance(stored[-1], TurnEnd)
         self._asked = group.asked
-        begun = self.state
+        begun = self.state = replace(self.state, concluding=True) if concludes else self.state
         if group.charged is not NO_USAGE:
             begun = replace(begun, charged=begun.charged + group.charged)
-        changed = begun is not self.state or begun.summary != self._begun.plan.state.summary
+        first = self._begun.plan.state
+        changed = begun is not self.state or (begun.summary, begun.concluding) != (
+            first.summary,
+            first.concluding,
+        )
         state = begun if changed else None
         if ends:
             sent = self._known.view.sent.text

@@ -498,6 +498,7 @@ def _continue(
             continues=resumable,
         )
     run = [c.call for c in open_calls if not c.unknown]
+    fresh = replace(fresh, concluding=situation.state.concluding)
     run, resumed, begun = _resume(situation, fresh, run, Answers(()))
     held = {one.tool_call_id: one for one in situation.state.held}
     return Plan(
@@ -507,6 +508,7 @@ def _continue(
         call_turn=next((c.turn for c in open_calls), None),
         resumed=resumed,
         continues=resumable,
+        concluding=begun.concluding,
     )
 
 

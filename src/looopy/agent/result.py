@@ -17,7 +17,7 @@ from looopy.types.event import (
     TurnError,
 )
 from looopy.types.message import NO_USAGE, AssistantMessage, Message, StopReason, Usage
-from looopy.types.result import ExecutedCall, IterationResult, TurnResult
+from looopy.types.result import ExecutedCall, IterationResult, TurnResult, has_answer
 from looopy.types.state import Outcome, PendingRequest
 
 
@@ -97,7 +97,7 @@ class Tally:
         waits = outcome in (Outcome.INPUT_REQUIRED, Outcome.AUTH_REQUIRED)
         iterations = (_iteration(part) for _, part in sorted(self._parts.items()))
         output = None
-        if output_type is not None and stop_reason is StopReason.STOP:
+        if output_type is not None and has_answer(stop_reason, self.messages):
             output = output_in(output_type, self.messages)
         return TurnResult(
             turn=turn,

@@ -60,6 +60,7 @@ def state_after(
         waits_for=_budget_in(group) if waits else None,
         resumable=end.turn,
         needs_auth=end.outcome is Outcome.AUTH_REQUIRED,
+        concluding=begun.concluding,
         **sums,
         output=begun.output,
         summary=begun.summary,

@@ -103,10 +103,8 @@ class Sent:
         if parts == self._parts:
             return ()
         before, self._parts = self._head, parts
-        tools = "".join(map(_tool, request.tools))
         said = "" if summary is None else summary.text
-        heads = (f"{provider}/{request.model}", tools, request.system_prompt, said)
-        self._head = f"{' '.join(map(_digest, heads))} {begin}"
+        self._head = f"{digests_of(request, provider)} {_digest(said)} {begin}"
         if before is None:
             return ()
         pairs = zip(_CAUSES, self._head.split(), before.split(), strict=False)
@@ -117,6 +115,12 @@ class Sent:
                 causes.append(f"the {self._cut or 'window'}")
         self._cut = ""
         return causes
+
+
+def digests_of(request: LLMRequest, provider: str) -> str:
+    """The digests of the model, the tools and the prompt of a *request*."""
+    tools = "".join(map(_tool, request.tools))
+    return " ".join(map(_digest, (f"{provider}/{request.model}", tools, request.system_prompt)))
 
 
 def _digest(text: str) -> str:

@@ -143,6 +143,7 @@ class TurnPlan:
             `auth_required` or, where it drops what waits, `cancelled`.
         pending: The requests that it then waits for.
         decided: The approvals that were answered or expired: the fields of their events.
+        concluding: The turn may only answer, without tools: see `Guards`.
     """
 
     prompts: Sequence[Message] = ()
@@ -154,3 +155,4 @@ class TurnPlan:
     ends: StopReason | None = None
     pending: Sequence[PendingRequest] = ()
     decided: Sequence[Mapping[str, Any]] = ()
+    concluding: bool = False

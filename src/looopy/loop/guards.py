@@ -53,6 +53,8 @@ class Guards:
         clock: Seconds from an arbitrary start.
         usage: The usage of the turn's own model calls.
         charged: The usage of the model calls that its tools made.
+        concluding: True once the turn may only answer: `max_iterations` is reached, and no tool
+            runs any more.
     """
 
     config: LoopConfig
@@ -63,6 +65,7 @@ class Guards:
     failures: int = 0
     usage: Usage = NO_USAGE
     charged: Usage = NO_USAGE
+    concluding: bool = False
     _calls: list[str] = field(default_factory=list)
     _warned: bool = False
     _again: dict[str, int] = field(default_factory=dict)
@@ -79,13 +82,17 @@ class Guards:
         self.charged += usage
 
     def before_model_call(self) -> Verdict | None:
-        """Count a model call, unless a limit forbids it; called before each one."""
+        """Count a model call, unless a limit forbids it; called until it has none."""
         limit = self.config.max_iterations
-        if self.iterations >= limit:
-            return Verdict(
-                StopReason.MAX_ITERATIONS,
-                f"the turn ended after {limit} model calls (LoopConfig.max_iterations)",
-            )
+        if limit is not None and self.iterations >= limit and not self.concluding:
+            self.concluding = self.config.on_max_iterations == "answer"
+            text = f"the turn ended after {limit} model calls (LoopConfig.max_iterations)"
+            if self.concluding:
+                text = (
+                    f"the turn has made {limit} model calls (LoopConfig.max_iterations): the model"
+                    " is asked for an answer without tools"
+                )
+            return Verdict(StopReason.MAX_ITERATIONS, text, ends=not self.concluding)
         used_up = self._used_up()
         if used_up is not None:
             return Verdict(StopReason.BUDGET, used_up)

@@ -12,7 +12,7 @@ code of the application is awaited: a source that lists its tools, an approval's
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping, Sequence
 
 from looopy.errors import OutputInvalid
 from looopy.loop.incoming import Queued
@@ -21,29 +21,27 @@ from looopy.loop.outgoing import Out
 from looopy.loop.output import (
     ASK_BY_TOOL,
     ASK_FOR_JSON,
-    FINAL_ANSWER,
     UNFIT,
     OutputRefused,
     Wanted,
     gave_none,
-    is_accepted,
 )
 from looopy.loop.parts import Turn
 from looopy.loop.progress import NATURAL
-from looopy.loop.tool_calls import run_tools
+from looopy.loop.tool_calls import run_tools, skip_calls
+from looopy.tools.base import Tool
+from looopy.tools.call.run import resolve_name
 from looopy.tools.gather import gather_tools
 from looopy.types.message import AssistantMessage, StopReason, ToolCall, UserMessage
+from looopy.types.result import FINAL_ANSWER, is_accepted
 
 
 async def run_iteration(turn: Turn) -> AsyncGenerator[Out, None]:
     """Call the model once and run its tool calls; ends the turn's progress if the turn is over."""
-    given, progress, out = turn.given, turn.progress, turn.out
+    progress, out = turn.progress, turn.out
     if out.unsaved:  # else it closes later: the number of commits is the same
         yield out.close_group()
-    with turn.scope:
-        tools = await gather_tools(given.sources, given.context, turn.warn_of_tools)
-    if turn.wanted is not None:
-        tools = turn.wanted.offered(tools)
+    tools, refused = await _offered(turn), progress.refused
     assistant: AssistantMessage | None = None
     cut_call: str | None = None
     if progress.open_calls:
@@ -70,14 +68,37 @@ async def run_iteration(turn: Turn) -> AsyncGenerator[Out, None]:
             return
         progress.use(assistant.usage)
         turn.warn_of_cost()
-        calls, cut_call = assistant.tool_calls, _cut_call_of(assistant)
+        calls, cut_call = _on_offer(turn, assistant.tool_calls, tools), _cut_call_of(assistant)
     if calls:
         async for one in run_tools(turn, calls, tools, cut_call):
             yield one
     elif assistant is not None and assistant.stop_reason is not StopReason.PAUSED:
         progress.end(_STOPS.get(assistant.stop_reason, StopReason.STOP))
     judge_answer(turn, assistant)
+    again = progress.stop is None and progress.refused > refused
+    if progress.guards.concluding and not again and progress.stop in (None, *NATURAL):
+        progress.end(StopReason.MAX_ITERATIONS)
     turn.end_iteration(assistant)
+
+
+async def _offered(turn: Turn) -> dict[str, Tool]:
+    """The tools for the next answer; of a turn that may only answer, those that take the answer."""
+    given, tools = turn.given, dict[str, Tool]()
+    if not turn.progress.guards.concluding:
+        with turn.scope:
+            tools = await gather_tools(given.sources, given.context, turn.warn_of_tools)
+    return tools if turn.wanted is None else turn.wanted.offered(tools)
+
+
+def _on_offer(
+    turn: Turn, calls: Sequence[ToolCall], tools: Mapping[str, Tool]
+) -> Sequence[ToolCall]:
+    """The *calls* to run: of a turn that may only answer, none but those that take the answer."""
+    if not turn.progress.guards.concluding:
+        return calls
+    wrong = [call for call in calls if resolve_name(call.name, tools) is None]
+    skip_calls(turn, wrong, NO_TOOLS)
+    return [call for call in calls if call not in wrong]
 
 
 async def _say(turn: Turn) -> AsyncGenerator[Out, None]:
@@ -109,6 +130,10 @@ _STOPS = {
     StopReason.SENSITIVE: StopReason.CONTENT_FILTER,
 }
 CUT = "it was cut off: give a shorter one"
+NO_TOOLS = (
+    "Not run: the turn has reached its limit of model calls, and the tool is not on offer any more."
+)
+"""The result of a call in an answer for which its tool was not offered."""
 
 
 def judge_answer(turn: Turn, assistant: AssistantMessage | None) -> None:
@@ -124,10 +149,13 @@ def judge_answer(turn: Turn, assistant: AssistantMessage | None) -> None:
         _refuse(turn, wanted, given[-1].text, asks=False)
     elif assistant is not None and progress.stop in NATURAL:
         cut = progress.stop is StopReason.LENGTH
+        problem = "it calls a tool, which is not on offer any more" if assistant.tool_calls else ""
         try:
             wanted.type.read_text(assistant.text)
         except OutputRefused as error:
-            _refuse(turn, wanted, CUT if cut else str(error), asks=True)
+            problem = problem or str(error)
+        if problem:
+            _refuse(turn, wanted, CUT if cut else problem, asks=True)
         else:
             progress.end(StopReason.STOP)
 

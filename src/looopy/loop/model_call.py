@@ -28,6 +28,7 @@ from looopy.errors import (
     StoreError,
     ValueRefused,
 )
+from looopy.history.sent import digests_of
 from looopy.history.window import folded
 from looopy.llm.overflow import silent_overflow
 from looopy.llm.provider import abilities_of
@@ -89,6 +90,7 @@ class _Attempt:
             the turn's credentials with them.
         left_out: True if the limits kept a part of the history from the model.
         specs: The tools as the model saw them, if any of them is strict.
+        digests: Those of the request, if no later request continues it.
         final: The stream's last event, `done` or `error`.
     """
 
@@ -100,6 +102,7 @@ class _Attempt:
     held: list[Turn] = field(default_factory=list)
     left_out: bool = False
     specs: Sequence[ToolSpec] = ()
+    digests: str | None = None
     final: StreamEvent | None = None
 
     @property
@@ -188,7 +191,10 @@ async def call_model(turn: Turn, tools: dict[str, Tool]) -> AsyncGenerator[Out, 
 
 def _begin(turn: Turn, request: LLMRequest, options: StreamOptions, attempt: _Attempt) -> None:
     """Report the start of a model call to telemetry and hooks."""
-    _warn_of_cache(turn, request)
+    if turn.progress.guards.concluding:  # the next turn's requests have the tools again
+        attempt.digests = digests_of(request, turn.progress.abilities.name)
+    else:
+        _warn_of_cache(turn, request)
     if (watch := turn.given.watch) is not None:
         watch.model_call(turn.progress.abilities.name, request, options, attempt.number)
 
@@ -352,7 +358,8 @@ async def _request(
         _hide(turn.given, asked.headers)
     model = asked.model or abilities.model
     prompt = await _prompt(turn)
-    specs = strict_specs(tools, asked.strict_tools)
+    few = turn.progress.guards.concluding
+    specs = strict_specs(tools, asked.strict_tools, few=few)
     if asked.strict_tools:
         attempt.specs = specs
     view.goes_with(prompt.before, specs)
@@ -412,7 +419,7 @@ async def _options(turn: Turn, tools: dict[str, Tool], attempt: _Attempt) -> Str
         stop=asked.stop,
         seed=asked.seed,
         logprobs=asked.logprobs,
-        tool_choice=None if asked.tool_choice is None else _tool_choice(turn, tools),
+        tool_choice=_tool_choice(turn, tools),
         headers=asked.headers,
         extra_body=asked.extra_body,
         thinking_budgets=config.thinking_budgets,
@@ -453,6 +460,8 @@ def _tool_choice(turn: Turn, tools: dict[str, Tool]) -> str | None:
         InvalidTool: No tool has this name.
     """
     choice = turn.given.config.options.tool_choice
+    if turn.progress.guards.concluding:
+        return None
     if choice in (None, "auto", "none"):
         return choice
     if choice not in ("required", "any") and choice not in tools:
@@ -495,7 +504,11 @@ async def _prompt(turn: Turn) -> BuiltPrompt:
         with turn.scope:
             brought = await prompts_of(given.sources, given.context)
             prompt = await build_prompt(own, brought, given.context)
-    if turn.wanted is None or turn.wanted.tool is None:
+    tool = None if turn.wanted is None else turn.wanted.tool
+    if turn.progress.guards.concluding:
+        limit = None if turn.plan.concluding else given.config.max_iterations  # it was another's
+        prompt = prompt.concluding(limit, None if tool is None else tool.name)
+    if tool is None:
         return prompt
     return replace(prompt, before=f"{prompt.before}\n\n{INSTRUCTION}".lstrip())
 
@@ -511,7 +524,7 @@ def _take(turn: Turn, message: AssistantMessage, attempt: _Attempt) -> None:
         first_delta_s=attempt.first_delta_s,
         attempts=attempt.number,
         usage=message.usage,
-        request=turn.given.view.sent.digest(turn.given.context.turn),
+        request=attempt.digests or turn.given.view.sent.digest(turn.given.context.turn),
     )
 
 

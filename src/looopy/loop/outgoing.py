@@ -69,6 +69,7 @@ class Group:
             entry. `None`: commit it in any case.
         asked: The calls left open so far, if that has changed or the turn ends.
         charged: The usage of the turn's tools so far.
+        concluding: The turn may only answer: see `Guards`.
     """
 
     events: Sequence[AgentEvent]
@@ -76,6 +77,7 @@ class Group:
     heard: int | None = None
     asked: Sequence[Asked] = ()
     charged: Usage = NO_USAGE
+    concluding: bool = False
 
 
 Out: TypeAlias = AgentEvent | Group
@@ -159,8 +161,15 @@ class Outgoing:
         """Close the open group; the *last* one names every call that is left open."""
         progress = self._progress
         asked = tuple(progress.asked) if self.asks or last else ()
-        charged = progress.guards.charged
-        group = Group(tuple(self._waiting), tuple(self.delivered), heard, asked, charged)
+        guards = progress.guards
+        group = Group(
+            tuple(self._waiting),
+            tuple(self.delivered),
+            heard,
+            asked,
+            guards.charged,
+            guards.concluding,
+        )
         self._waiting.clear()
         self.delivered.clear()
         self.asks = self.unsaved = False

@@ -29,13 +29,13 @@ from looopy.errors import ConfigurationError, InvalidTool, LooopyError, ValueRef
 from looopy.llm.provider import Abilities
 from looopy.tools.base import Tool, ToolContext, ToolResult
 from looopy.tools.schema import check_schema, problems, show_path, without_nulls
-from looopy.types.message import AssistantMessage, Message, ToolResultMessage
+from looopy.types.message import AssistantMessage, Message
+from looopy.types.result import FINAL_ANSWER, is_accepted
 from looopy.types.storable import dump
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
-FINAL_ANSWER = "final_answer"
 ACCEPTED = "The answer was accepted."
 INSTRUCTION = (
     f"When you have the answer, call the tool `{FINAL_ANSWER}` with it, alone and once. Only what"
@@ -273,15 +273,6 @@ def output_in(wanted: OutputType, messages: Sequence[Message]) -> Any:
             except OutputRefused:
                 return None
     return None
-
-
-def is_accepted(message: Message) -> bool:
-    """True if *message* is the result of an accepted answer."""
-    return (
-        isinstance(message, ToolResultMessage)
-        and message.tool_name == FINAL_ANSWER
-        and not message.is_error
-    )
 
 
 def gave_none(tries: int) -> str:

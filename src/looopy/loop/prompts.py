@@ -25,6 +25,10 @@ from looopy.types.message import AssistantMessage, Message, StopReason, TextCont
 
 _logger = logging.getLogger("looopy")
 AFTER = "[From the application, not from the user]\n"
+_CONCLUDE = (
+    "The limit of {} for this turn is reached. No {} can be called any more. Answer now with what"
+    " is known so far, and name what is missing."
+)
 
 
 @quick
@@ -40,6 +44,18 @@ class BuiltPrompt:
     before: str = ""
     after: str = ""
     parts: Sequence[PromptPart] = ()
+
+    def concluding(self, limit: int | None, tool: str | None) -> BuiltPrompt:
+        """
+        These texts, and the request to answer without tools, with its reason.
+
+        Args:
+            limit: How many model calls the turn might make; `None`: unknown here.
+            tool: The name of the one tool that takes the answer, if there is one.
+        """
+        calls = "model calls" if limit is None else f"{limit} model calls"
+        said = _CONCLUDE.format(calls, "tool" if tool is None else f"tool but `{tool}`")
+        return replace(self, after=f"{self.after}\n\n{said}".lstrip())
 
     def behind(self, messages: Sequence[Message]) -> Sequence[Message]:
         """*messages*, followed by the text after the history; not amid a paused answer."""

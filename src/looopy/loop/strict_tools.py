@@ -19,14 +19,22 @@ from looopy.types.request import ToolSpec
 
 
 def strict_specs(
-    tools: Mapping[str, Tool], wanted: bool | Sequence[str] | None
+    tools: Mapping[str, Tool], wanted: bool | Sequence[str] | None, *, few: bool = False
 ) -> tuple[ToolSpec, ...]:
-    """The tools as a model sees them, the *wanted* strict; `InvalidTool` for an unknown name."""
+    """
+    The tools as a model sees them, the *wanted* strict.
+
+    Args:
+        few: These are not all tools of the turn.
+
+    Raises:
+        InvalidTool: A name is unknown.
+    """
     if not wanted:
         return tuple(tool.spec for tool in tools.values())
     names = tools.keys() if wanted is True else wanted
     for name in names:
-        if name not in tools:
+        if name not in tools and not few:
             known = ", ".join(tools) or "there are none"
             text = f"strict_tools names {name!r}, which is not a tool of this turn: {known}"
             raise InvalidTool(text)

@@ -67,7 +67,7 @@ async def run_turn(
     """
     config, inbox = given.config, given.inbox
     scope = CancelScope(given.context.cancel, config.turn_timeout_s)
-    guards = Guards(config, given.spent)
+    guards = Guards(config, given.spent, concluding=plan.concluding)
     spoken = bool(plan.delivered) and config.queue_mode == "one-at-a-time"
     abilities = abilities_of(given.provider)
     progress = Progress(guards, abilities, plan.run, plan.call_turn, spoken)
@@ -85,8 +85,7 @@ async def run_turn(
             try:
                 await _receive(turn, surely=refused)
                 while progress.stop is None or progress.put_off:
-                    if not progress.open_calls and (verdict := guards.before_model_call()):
-                        turn.give_up(verdict)
+                    if not (progress.open_calls or _may_call(turn)):
                         break
                     if not progress.in_iteration:
                         turn.begin_iteration()
@@ -121,6 +120,15 @@ async def run_turn(
             turn.out.reopen(last)
     finally:
         scope.close()
+
+
+def _may_call(turn: Turn) -> bool:
+    """Count a model call; false if a limit ends the turn. A guard may also only warn of one."""
+    while (verdict := turn.progress.guards.before_model_call()) is not None:
+        turn.give_up(verdict)
+        if verdict.ends:
+            return False
+    return True
 
 
 async def _receive(turn: Turn, *, surely: bool = False) -> None:

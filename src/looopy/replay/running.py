@@ -21,7 +21,6 @@ from looopy.loop.guards import Spent
 from looopy.loop.outgoing import Group
 from looopy.loop.output import (
     ASK_BY_TOOL,
-    FINAL_ANSWER,
     how_to_answer,
     output_type_of,
     tries_in,
@@ -51,6 +50,7 @@ from looopy.types.message import (
     ToolResultMessage,
     UserMessage,
 )
+from looopy.types.result import FINAL_ANSWER, has_answer
 from looopy.types.state import HeldCall, Outcome
 
 _OF_A_LIMIT = frozenset(
@@ -280,7 +280,7 @@ class _Stage:
             is_replay=True,
         )
         events: list[AgentEvent] = []
-        plan = _plan(recording, self.known)
+        plan = _plan(recording, self.known, self.config)
         script.emitted = -len(plan.prompts)
 
         async def run() -> None:
@@ -350,7 +350,7 @@ class _AnsweringSource:
         return await prompts_of([self._source], turn)
 
 
-def _plan(recording: Recording, known: Collection[str]) -> TurnPlan:
+def _plan(recording: Recording, known: Collection[str], config: LoopConfig) -> TurnPlan:
     """The beginning of the turn: its prompts, and the open calls that it ran first."""
     said = [one for one in recording.prompts if isinstance(one, UserMessage)]
     run = _open_calls(recording, spoken=bool(said))
@@ -366,7 +366,25 @@ def _plan(recording: Recording, known: Collection[str]) -> TurnPlan:
         resumed={call.id: _DIED for call in run if _lost_its_tool(recording, call, known)},
         ends=recording.stop_reason if ends else None,
         pending=recording.asked if ends else (),
+        concluding=_began_concluding(recording, config),
     )
+
+
+def _began_concluding(recording: Recording, config: LoopConfig) -> bool:
+    """True if the turn continued one that had reached its limit, and could only answer."""
+    calls, limit = _calls_to_the_limit(recording), config.max_iterations
+    if calls is None or recording.continues is None:
+        return False
+    return not calls or limit is None or calls < limit
+
+
+def _calls_to_the_limit(recording: Recording) -> int | None:
+    """How many answers came before the one at the limit of model calls; `None`: there was none."""
+    messages = [one.message for one in recording.messages]
+    at_limit = recording.stop_reason is StopReason.MAX_ITERATIONS
+    if not (at_limit and has_answer(StopReason.MAX_ITERATIONS, messages)):
+        return None
+    return len(answers_of(recording)) - 1
 
 
 def _open_calls(recording: Recording, *, spoken: bool) -> Sequence[ToolCall]:
@@ -473,9 +491,10 @@ def _abilities(recording: Recording, making: Making | None) -> Abilities:
 def _config(recording: Recording, making: Making | None) -> LoopConfig:
     most = 10**9
     if making is None:
-        tries = tries_in(recording.error)
+        tries, calls = tries_in(recording.error), _calls_to_the_limit(recording)
         config = LoopConfig(
-            max_iterations=most,
+            max_iterations=calls or None,
+            on_max_iterations="answer" if calls else "stop",
             max_tool_calls=most,
             max_tool_calls_per_iteration=most,
             doom_loop_threshold=most,

@@ -716,7 +716,7 @@ class ContextIndex(Protocol):
         """
         The next events of a log for an export, in a page of limited size.
 
-        Like `Journal.events`, but an end of a turn names no messages.
+        Like `Journal.events`, but an end of a turn names no messages, and has no `iterations`.
 
         Args:
             most_bytes: The messages of a page have at most so many bytes together, or there is one,

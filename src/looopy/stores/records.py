@@ -102,6 +102,8 @@ class ContextState:
             asks for more (`LoopConfig.on_budget`); or `None`.
         needs_auth: True if the turn to continue waits for credentials of its actor, and for no
             answer.
+        concluding: True if the turn to continue had reached `LoopConfig.max_iterations`, and may
+            only answer.
     """
 
     pending: Sequence[PendingRequest] = ()
@@ -118,6 +120,7 @@ class ContextState:
     trace: str | None = None
     waits_for: str | None = None
     needs_auth: bool = False
+    concluding: bool = False
 
     @property
     def waits(self) -> bool:

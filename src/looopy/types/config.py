@@ -262,7 +262,10 @@ class LoopConfig:
     Limits and choices of a turn. Seconds end in `_s`; `None` means no limit if it is allowed.
 
     Attributes:
-        max_iterations: Model calls in one turn.
+        max_iterations: Model calls in one turn; `None`: limited only by the other limits.
+        on_max_iterations: The effect of `max_iterations`. `"stop"` ends the turn without an answer.
+            `"answer"` makes one more call, without tools, which asks for an answer with what is
+            known by then. Both end as completed, with the stop reason `max_iterations`.
         max_tool_calls: Tool calls in one turn.
         max_tool_calls_per_iteration: Calls in one model answer; if it has more, no call runs.
         max_tool_failures: Failed calls in a row that end the turn.
@@ -296,7 +299,8 @@ class LoopConfig:
         ConfigurationError: A value is out of its range.
     """
 
-    max_iterations: int = 25
+    max_iterations: int | None = 25
+    on_max_iterations: Literal["stop", "answer"] = "stop"
     max_tool_calls: int = 64
     max_tool_calls_per_iteration: int = 16
     max_tool_failures: int = 3
@@ -334,8 +338,8 @@ class LoopConfig:
         ):
             if not isinstance(getattr(self, name), kind):
                 raise ConfigurationError(f"LoopConfig.{name} takes a {kind.__name__}(...)")
+        _check(self, "max_iterations", least=1, whole=True, optional=True)
         for name in (
-            "max_iterations",
             "max_tool_calls",
             "max_tool_calls_per_iteration",
             "max_tool_failures",
@@ -367,6 +371,7 @@ class LoopConfig:
         _check(self, "temperature", least=0, optional=True)
         _choose(self, "on_doom_loop", ("warn", "ask", "stop"))
         _choose(self, "on_budget", ("stop", "ask"))
+        _choose(self, "on_max_iterations", ("stop", "answer"))
         _, max_tokens, _ = self.sampling
         if self.budget.has_windows and max_tokens is None:
             raise ConfigurationError(

@@ -416,7 +416,12 @@ class TurnError(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnEnd(Event):
-    """The turn is over: one for each accepted turn. `messages`: what it added, oldest first."""
+    """
+    The turn is over: one for each accepted turn.
+
+    Attributes:
+        messages: The messages that it added, oldest first.
+    """
 
     type: ClassVar[Literal["turn_end"]] = "turn_end"
     durable: ClassVar[bool] = True
@@ -424,6 +429,11 @@ class TurnEnd(Event):
     stop_reason: StopReason
     messages: Sequence[Message] = ()
     usage: Usage = NO_USAGE
+
+    @property
+    def iterations(self) -> int:
+        """How many model calls have answered, also in part."""
+        return sum(isinstance(one, AssistantMessage) for one in self.messages)
 
 
 AgentEvent: TypeAlias = (
@@ -507,6 +517,8 @@ def event_to_json(event: Event) -> dict[str, Any]:
         if f.name == "seq" and value is None:
             continue
         data[f.name] = _to_json(value)
+    if isinstance(event, TurnEnd):
+        data["iterations"] = event.iterations
     return data
 
 

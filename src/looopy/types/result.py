@@ -30,6 +30,28 @@ else:
     OutputT = TypeVar("OutputT")
 
 
+FINAL_ANSWER = "final_answer"
+"""The name of the tool that takes the answer, if the provider does not support output schemas."""
+
+
+def is_accepted(message: Message) -> bool:
+    """True if *message* is the result of an accepted answer."""
+    return (
+        isinstance(message, ToolResultMessage)
+        and message.tool_name == FINAL_ANSWER
+        and not message.is_error
+    )
+
+
+def has_answer(stop_reason: StopReason, messages: Sequence[Message]) -> bool:
+    """True if a turn with these *messages* ended with an answer, also at its limit of calls."""
+    last = messages[-1] if messages else None
+    if stop_reason is not StopReason.MAX_ITERATIONS or last is None:
+        return stop_reason is StopReason.STOP
+    is_whole = isinstance(last, AssistantMessage) and last.stop_reason is not StopReason.PAUSED
+    return is_whole or is_accepted(last)
+
+
 @quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutedCall:
@@ -120,6 +142,11 @@ class TurnResult(Generic[OutputT]):
     artifacts: Sequence[Artifact] = ()
     error: LooopyError | None = None
 
+    @property
+    def answered(self) -> bool:
+        """True if the turn ended with an answer, also at its limit of model calls."""
+        return has_answer(self.stop_reason, self.messages)
+
     def raise_for_outcome(self) -> TurnResult[OutputT]:
         """
         Return this result, unless the turn did not stand.
@@ -143,7 +170,7 @@ class TurnResult(Generic[OutputT]):
             TurnIncomplete: The turn has no output: it was cancelled or interrupted, waits for an
                 answer (`pending`), or ended at a limit.
         """
-        if self.raise_for_outcome().stop_reason is not StopReason.STOP:
+        if not self.raise_for_outcome().answered:
             waits = "; answer its pending requests, then continue it" if self.pending else ""
             text = f"the turn ended as {self.outcome} ({self.stop_reason}) without an output{waits}"
             raise TurnIncomplete(text, outcome=self.outcome.value)

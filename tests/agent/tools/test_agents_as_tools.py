@@ -312,6 +312,21 @@ async def test_the_result_of_an_inner_agent_stopped_early_is_marked(make_agent):
     assert not result.is_error
 
 
+@pytest.mark.parametrize("typed", [False, True])
+async def test_agent_that_answers_at_its_limit_has_an_answer(make_agent, typed):
+    """The model sees it with the reason, or as the output."""
+    config = LoopConfig(max_iterations=1, on_max_iterations="answer")
+    answer = tool_call("final_answer", sum=3) if typed else text("3, I think.")
+    helper = inner([tool_call("add", a=1, b=2), answer], tools=[add], loop_config=config)
+    schema = {"type": "object", "properties": {"sum": {"type": "integer"}}}
+    options = {"output_type": schema} if typed else {}
+    agent = await make_agent([ASKS, text("ok")], tools=[helper.as_tool(**options)])
+    result = result_of(await agent.execute_turn("go"))
+    note = "[The agent answered at its limit: max_iterations]"
+    assert result.text == ('{"sum": 3}' if typed else f"{note}\n3, I think.")
+    assert (result.is_error, result.details["stop_reason"]) == (False, "max_iterations")
+
+
 async def test_cancelling_the_turn_cancels_the_agent(make_agent, stores):
     """Both are cancelled, and whole; no task is left."""
     gate = Gate()

@@ -113,7 +113,6 @@ def test_a_stop_is_seen_once_by_everyone():
 
 
 COUNTS = (
-    "max_iterations",
     "max_tool_calls",
     "max_tool_calls_per_iteration",
     "max_tool_failures",
@@ -130,12 +129,14 @@ BAD = [
     ],
     *[("lease_ttl_s", value) for value in (0, -1, NAN, None, "10", float("inf"))],
     *[("busy_timeout_s", value) for value in (-1, NAN, None, "30")],
+    *[("max_iterations", value) for value in (0, -1, 2.5, True, "3")],
     *[("max_messages", value) for value in (0, -5, 2.5, True, "all")],
     *[("history_tokens", value) for value in (0, -5, 2.5, True, "all")],
     *[("max_tokens", value) for value in (0, -5, 2.5, True)],
     *[("temperature", value) for value in (-0.1, NAN, "hot")],
     ("on_doom_loop", "explode"),
     ("thinking_level", "loud"),
+    ("on_max_iterations", "wait"),
     *[
         ("thinking_budgets", value)
         for value in (

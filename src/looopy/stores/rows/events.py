@@ -496,7 +496,7 @@ def decode_object(text: str, what: str) -> dict[str, Any]:
 
 def state_column(state: ContextState) -> str:
     """Text of a context's state column; defaults are left out."""
-    data: dict[str, Any] = {"needs_auth": True} if state.needs_auth else {}
+    data: dict[str, Any] = _flags(state) if state.needs_auth or state.concluding else {}
     if state.pending:
         data["pending"] = [pending_to_json(p) for p in state.pending]
     if state.answered:
@@ -529,6 +529,10 @@ def state_column(state: ContextState) -> str:
         data["usage"] = used
     kept = {name: getattr(state, name) for name in ("run_us", "sent", "trace")}
     return dump(data | {name: value for name, value in kept.items() if value is not None})
+
+
+def _flags(state: ContextState) -> dict[str, Any]:
+    return {name: True for name in ("needs_auth", "concluding") if getattr(state, name)}
 
 
 def decode_state(text: str, context_id: str = "") -> ContextState:
@@ -612,6 +616,7 @@ _PARTS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
     "trace": _decode_trace,
     "waits_for": lambda data: _decode_one(data, "waits_for", str),
     "needs_auth": lambda data: bool(_decode_one(data, "needs_auth", bool)),
+    "concluding": lambda data: bool(_decode_one(data, "concluding", bool)),
 }
 
 

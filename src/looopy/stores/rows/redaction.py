@@ -380,6 +380,7 @@ def redacted_state(
             resumable=None if continues_theirs else state.resumable,
             waits_for=None if continues_theirs else state.waits_for,
             needs_auth=state.needs_auth and not (continues_theirs or again),
+            concluding=state.concluding and not continues_theirs,
             output=None if continues_theirs else state.output,
             summary=None if state.summary in told else state.summary,
             sent=None,

@@ -487,7 +487,8 @@ class _InnerRun:
             return ToolResult(to_json_text(result.output), details)
         text = result.text
         if result.stop_reason is not StopReason.STOP and not broke_off:
-            text = f"[The agent was stopped early: {result.stop_reason.value}]\n{text}"
+            how = "answered at its limit" if result.answered else "was stopped early"
+            text = f"[The agent {how}: {result.stop_reason.value}]\n{text}"
         return ToolResult(text, details)
 
     def _unanswered(self, pending: Sequence[PendingRequest]) -> ToolResult:
@@ -511,6 +512,6 @@ class _InnerRun:
             return "was stopped before it answered."
         if result.outcome is not Outcome.COMPLETED:
             return f"did not answer: it ended as {result.outcome.value}."
-        if self._tool.output_type is not None and result.stop_reason is not StopReason.STOP:
+        if self._tool.output_type is not None and not result.answered:
             return f"was stopped early, without an answer: {result.stop_reason.value}."
         return None

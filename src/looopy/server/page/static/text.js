@@ -131,6 +131,7 @@ export function lacksRoom(turn) {
 export function outcomeText(turn) {
   const {outcome} = turn;
   if (lacksRoom(turn)) return "waits for the budget";
+  if (turn.stop_reason === "max_iterations") return "ended at the limit of its steps";
   const words = /** @type {Record<string, string>} */ ({
     completed: "completed",
     failed: "failed",

@@ -28,7 +28,7 @@ from looopy.stores.records import ContextRecord, MessageRecord, TurnRecord
 from looopy.tools.call.results import to_json_text
 from looopy.types.artifact import Artifact, ArtifactKind, ArtifactStatus
 from looopy.types.event import ApprovalDecided, TurnError, event_to_json
-from looopy.types.message import AssistantMessage, UserMessage
+from looopy.types.message import AssistantMessage, StopReason, UserMessage
 from looopy.types.state import Outcome, PendingKind, PendingRequest, pending_to_json
 
 _WAITING: Final = frozenset({Outcome.INPUT_REQUIRED, Outcome.AUTH_REQUIRED})
@@ -301,7 +301,10 @@ class TaskReader:
         found = await self._answer(last)
         if found is None:
             return None
-        return self._agent(chain, f"{found.turn}.{found.iteration}", _answered(found))
+        message = self._agent(chain, f"{found.turn}.{found.iteration}", _answered(found))
+        if last.stop_reason not in (None, StopReason.STOP):
+            message.metadata.update({"stop_reason": last.stop_reason.value})
+        return message
 
     async def _question(self, chain: Chain) -> list[Part]:
         """The agent's words and the questions in one text; then the requests, as data."""

@@ -40,6 +40,7 @@ from looopy.types.message import (
     ImageContent,
     ServerToolCall,
     ServerToolResult,
+    StopReason,
     TextContent,
     ToolCall,
     ToolResultMessage,
@@ -343,8 +344,10 @@ class RunEvents:
             outcome = {"type": "cancelled"}
         elif event.outcome in (Outcome.INPUT_REQUIRED, Outcome.AUTH_REQUIRED):
             outcome = outcome_of(self._pending, self.ids)
-        usage = {"usage": [_usage(event.usage)]} if event.usage.total_tokens else {}
-        return {"type": "RUN_FINISHED", **self._run, "outcome": outcome, **usage}
+        more: Out = {"usage": [_usage(event.usage)]} if event.usage.total_tokens else {}
+        if event.outcome is Outcome.COMPLETED and event.stop_reason is not StopReason.STOP:
+            more["result"] = {"stop_reason": event.stop_reason.value}
+        return {"type": "RUN_FINISHED", **self._run, "outcome": outcome, **more}
 
     def finished(self, outcome: Out) -> Out:
         """The last event of a run that runs no turn."""

@@ -44,7 +44,7 @@ from looopy.types.event import (
     TurnEnd,
     TurnStart,
 )
-from looopy.types.message import AssistantMessage, UserMessage
+from looopy.types.message import AssistantMessage, StopReason, UserMessage
 from looopy.types.notices import notice_of
 from looopy.types.result import TurnResult
 from looopy.types.state import AgentStatus, Outcome, PendingKind, PendingRequest, pending_to_json
@@ -85,6 +85,10 @@ OUTPUT_SCHEMA: Final[dict[str, Any]] = {
         "turn": {"type": "integer"},
         "outcome": {"type": "string", "enum": [outcome.value for outcome in Outcome]},
         "text": {"type": "string"},
+        "stop_reason": {
+            "type": "string",
+            "description": "A limit that ended a completed turn, such as max_iterations.",
+        },
         "pending": {"type": "array", "items": {"type": "object"}},
         "error": {
             "type": "object",
@@ -350,7 +354,7 @@ async def _stored(stores: Stores, context_id: str, number: int) -> types.CallToo
     said: dict[str, Any] = {"context_id": context_id, "turn": number}
     said |= {"outcome": turn.outcome.value, "text": text}
     if turn.outcome is Outcome.COMPLETED:
-        return _made(text, said, failed=False)
+        return _made(text, said | _limit(turn.stop_reason), failed=False)
     why = turn.stop_reason.value if turn.stop_reason else turn.outcome.value
     said["error"] = {"code": why, "message": why}
     return _made(f"The turn ended as {turn.outcome.value}", said, failed=True)
@@ -362,11 +366,18 @@ def _result(agent: Agent, result: TurnResult[Any]) -> types.CallToolResult:
     said: dict[str, Any] = {"context_id": agent.context_id, "turn": result.turn}
     said |= {"outcome": result.outcome.value, "text": result.text}
     text = result.text
+    if result.outcome is Outcome.COMPLETED:
+        said |= _limit(result.stop_reason)
     if result.outcome is not Outcome.COMPLETED:
         why = str(result.error) if result.error else result.stop_reason.value
         text = f"The turn ended as {result.outcome.value}: {why}"
         said["error"] = {"code": result.stop_reason.value, "message": why}
     return _made(text, said, failed=result.outcome is not Outcome.COMPLETED)
+
+
+def _limit(reason: StopReason | None) -> dict[str, str]:
+    """The limit that ended a completed turn, if one did."""
+    return {} if reason in (None, StopReason.STOP) else {"stop_reason": reason.value}
 
 
 def _waiting(agent: Agent) -> types.CallToolResult:

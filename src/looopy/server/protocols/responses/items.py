@@ -326,6 +326,8 @@ class ResponseBuilder:
         waits_for_room = event.outcome is Outcome.INPUT_REQUIRED and self._failure is not None
         status = "failed" if waits_for_room else _STATUS[event.outcome]
         details = _CUT_SHORT.get(event.stop_reason)
+        if event.stop_reason is StopReason.MAX_ITERATIONS:  # the API's own reasons say "incomplete"
+            self._response["metadata"] |= {"stop_reason": event.stop_reason.value}
         if status == "completed" and details is not None:
             status = "incomplete"
         if status == "failed":

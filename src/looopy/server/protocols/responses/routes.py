@@ -36,7 +36,6 @@ from looopy.errors import (
     LooopyError,
     ValueRefused,
 )
-from looopy.loop.output import FINAL_ANSWER
 from looopy.server.app_context import AppContext
 from looopy.server.gate.expiry import while_valid
 from looopy.server.problems import Problem, problem_of
@@ -63,6 +62,7 @@ from looopy.stores.records import TurnRecord
 from looopy.types.context import AuthContext
 from looopy.types.event import AgentEvent, TurnEnd, TurnStart
 from looopy.types.message import StopReason
+from looopy.types.result import FINAL_ANSWER
 from looopy.types.state import Outcome
 from looopy.types.storable import MAX_INT
 

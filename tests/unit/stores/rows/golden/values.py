@@ -232,6 +232,7 @@ STATES = {
         trace=f"3 00-{'a' * 32}-{'b' * 16}-01",
         waits_for="a day's budget (Budget.max_day_tokens)",
         needs_auth=True,
+        concluding=True,
     ),
 }
 
