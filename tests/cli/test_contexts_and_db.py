@@ -19,6 +19,7 @@ from looopy.llm.price_list import PriceList
 from looopy.stores import open_stores
 from looopy.stores.sql.statements import HEAD
 from looopy.testing.contracts.turns import answer, begin, commit, ends, said
+from looopy.types.state import AgentStatus
 
 
 async def test_conversations_are_listed_a_line_each(looopy):
@@ -29,6 +30,21 @@ async def test_conversations_are_listed_a_line_each(looopy):
     first, second = ended.out.splitlines()
     assert first.startswith("ada  ready  1 turn  last activity 20")
     assert second.startswith("bob  ready  2 turns  ")
+
+
+async def test_list_says_that_a_conversation_is_paused_or_shut_down(looopy):
+    """Until its next turn; programs get `left_as`."""
+    await looopy("chat", "ada", "--message", "one")
+    assert (await looopy("contexts", "list")).out.startswith("ada  ready  1 turn  ")
+    for status, shown in ((AgentStatus.PAUSED, "paused"), (AgentStatus.SHUTDOWN, "shut down")):
+        async with open_stores(f"sqlite:///{looopy.database}") as stores:
+            record = await stores.state.load("ada")
+            await stores.state.leave("ada", record.epoch, status)
+        assert (await looopy("contexts", "list")).out.startswith(f"ada  {shown}  1 turn  ")
+        (item,) = json.loads((await looopy("contexts", "list", "--json")).out)["items"]
+        assert (item["status"], item["left_as"]) == ("ready", status)
+    await looopy("chat", "ada", "--message", "two")
+    assert (await looopy("contexts", "list")).out.startswith("ada  ready  2 turns  ")
 
 
 async def test_the_list_takes_conditions_and_pages(looopy):

@@ -18,6 +18,7 @@ from looopy import Agent, AuthContext, Stores, ToolContext, UserMessage, open_st
 from looopy.errors import RateLimited
 from looopy.server import AgentHost
 from looopy.testing import ScriptedProvider, failure, text, tool_call
+from looopy.types.state import AgentStatus
 
 pytestmark = pytest.mark.long
 AUTH = AuthContext("local")
@@ -164,6 +165,24 @@ async def test_a_conversation_is_followed_whatever_happens_to_its_requests(
         await _is_taken_before_the_answer(world)
         await _is_queued_once(world)
         await _forgets_old_calls(world)
+
+
+async def test_paused_conversation_is_shown_as_paused(browser: Any, modules: Path) -> None:
+    """In the list and the heading, in words of its own, until a turn begins."""
+    async with _world(browser, modules) as world:
+        await world.hears("left", "One.")
+        for status, chip, listed in (
+            (AgentStatus.PAUSED, ".chip.paused:has-text('Paused')", "paused"),
+            (AgentStatus.SHUTDOWN, ".chip.resting:has-text('At rest')", ":"),
+        ):
+            record = await world.host.current("left", AUTH)
+            await world.stores.state.leave("left", record.epoch, status)
+            await world.shows("other", "One.")
+            await world.shows("left")
+            await world.page.sees(chip, f".contexts a[aria-current] .faint:has-text('{listed}')")
+        await world.hears("left", "Two.")
+        await world.page.sees(".chip.ready:has-text('Ready')")
+        assert world.page.wrong == []
 
 
 async def test_a_tab_finds_its_way_in_and_to_the_message_field(browser: Any, modules: Path) -> None:

@@ -200,14 +200,14 @@ class Agent:
             AgentStateError: The caller is a tool of one of the agent's turns, which would then wait
                 for itself.
         """
-        await self._lifetime.shutdown(cancel=cancel)
+        await self._lifetime.shutdown(cancel=cancel, notes=not cancel)
 
     async def __aenter__(self) -> Self:
         await self.start()
         return self
 
     async def __aexit__(self, exc_type: type[BaseException] | None, *_: object) -> None:
-        await self.shutdown(cancel=exc_type is not None)
+        await self._lifetime.shutdown(cancel=exc_type is not None)
 
     if not TYPE_CHECKING:  # a type checker refuses `with` itself
 

@@ -307,6 +307,8 @@ class Claiming:
         asked = {one.request_id for one in known.state.pending if one.kind is PendingKind.AUTH}
         request.secret.update(asked & request.inputs.keys())
         state, output = plan.state, self._output(known.state)
+        if state.left_as is not None:
+            state = replace(state, left_as=None)
         if output != state.output:
             state = replace(state, output=output)
         if self._watch is not None and self._watch.trace is not None:

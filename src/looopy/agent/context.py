@@ -10,6 +10,7 @@ is dead, this process ends the turn here, in one fenced commit, before anything 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -20,7 +21,7 @@ from looopy._failpoints import reach
 from looopy.agent.dead_turns import OpenCall, close_dead_turn, dead_end, runs_again
 from looopy.agent.lease import left_in_s
 from looopy.agent.plan import Situation
-from looopy.errors import AgentBusy, Fenced, StoreConflict, ValueRefused
+from looopy.errors import AgentBusy, Fenced, StoreConflict, StoreError, ValueRefused
 from looopy.history.open_calls import unanswered
 from looopy.history.sent import Sent
 from looopy.history.tokens import LEAST_COUNTED
@@ -45,8 +46,10 @@ from looopy.types.config import LoopConfig
 from looopy.types.constructors import amended
 from looopy.types.message import AssistantMessage, Message, UserMessage
 from looopy.types.ranges import Range, before, counted, shown
+from looopy.types.state import AgentStatus
 from looopy.types.summary import find_fold, is_summary, kept_by
 
+_logger = logging.getLogger("looopy")
 _WINDOW = 256  # messages read at first; doubled while the model could see more
 _BEFORE = 32  # read beyond `max_messages`: the visible part begins with a turn
 _MOST_READ = 1024  # messages read at once for a summary
@@ -627,6 +630,25 @@ class ContextView:
             self.record = await store.load(self.context_id)
         else:
             self.remember(now=record.last_activity, version=version, metadata=metadata)
+
+    async def leave(self, status: AgentStatus) -> None:
+        """
+        Note in the store that the agent is *status*: `paused`, `shutdown`, or `ready` again.
+
+        It does nothing if a turn has begun elsewhere. A store that does not answer is logged: only
+        the note is missing.
+        """
+        record = self.record
+        left_as = None if status is AgentStatus.READY else status
+        if record is None or not record.epoch or record.state.left_as is left_as:
+            return
+        try:
+            await self.stores.state.leave(self.context_id, record.epoch, status)
+        except StoreError as error:
+            said = "context %s: the store did not note that its agent is %s: %s"
+            _logger.warning(said, self.context_id, status, error)
+            return
+        self.remember(now=record.last_activity, state=amended(record.state, left_as=left_as))
 
     def remember(self, **changes: Any) -> None:
         """Take over the changes of the record by a commit of this process."""

@@ -140,6 +140,12 @@ class Lifecycle:
             if self._subscribers.present:
                 self._subscribers.tell(StatusChange(context_id=self._context_id, status=status))
 
+    def report(self, reason: str) -> None:
+        """Tell the subscribers a *reason* with the present status."""
+        if self._subscribers.present:
+            event = StatusChange(context_id=self._context_id, status=self.status, reason=reason)
+            self._subscribers.tell(event)
+
     def settle(self, busy_turn: int | None, state: ContextState) -> None:
         """Set the status that follows from the context: *busy_turn* runs, or *state* is left."""
         self.take(f"to {_status_of(busy_turn, state)}")

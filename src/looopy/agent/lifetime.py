@@ -59,6 +59,8 @@ class Lifetime:
             except BaseException:
                 core.lifecycle.set(before)
                 raise
+            if core.known is not None:
+                await core.known.leave(AgentStatus.PAUSED)
 
     async def resume(self) -> None:
         """As `Agent.resume`."""
@@ -67,9 +69,16 @@ class Lifetime:
         async with core.lifecycle.alone.held():
             if core.lifecycle.after("resume") is AgentStatus.STARTING:
                 await self._start("resume")
+            elif core.known is not None:
+                await core.known.leave(AgentStatus.READY)
 
-    async def shutdown(self, *, cancel: bool) -> None:
-        """As `Agent.shutdown`."""
+    async def shutdown(self, *, cancel: bool, notes: bool = False) -> None:
+        """
+        As `Agent.shutdown`.
+
+        Args:
+            notes: Note it in the store.
+        """
         core = self._core
         if core.lifecycle.home_is_gone:
             self._leave_home()
@@ -85,7 +94,7 @@ class Lifetime:
                 await core.turns.end()  # work that views have started in the meantime
                 core.lifecycle.take("shutdown")
             try:
-                await settle(self._save_last())
+                await settle(self._save_last(notes=notes))
             finally:
                 await core.resources.close()
                 core.lifecycle.home = None
@@ -104,6 +113,7 @@ class Lifetime:
         try:
             with core.turns.held() if life.rereading else contextlib.nullcontext():
                 await self._open()
+            await self._note_start(new=new, before=before)
         except BaseException:
             try:
                 if new:
@@ -117,6 +127,18 @@ class Lifetime:
             life.rereading = False
             if core.turns.running is not None:
                 life.take("execute_turn")
+
+    async def _note_start(self, *, new: bool, before: AgentStatus) -> None:
+        """Report that another agent has paused the context; take this one's own note back."""
+        core, known = self._core, self._core.known
+        if known is None or known.state.left_as is not AgentStatus.PAUSED:
+            return
+        if before is AgentStatus.PAUSED:
+            await known.leave(AgentStatus.READY)
+        elif new:
+            core.lifecycle.report(
+                "another agent has paused this context: resume() or a turn takes the note back"
+            )
 
     async def _open(self) -> None:
         """Open the agent's resources, and read its context."""
@@ -135,7 +157,7 @@ class Lifetime:
         core.known.forgive()
         core.settle()
 
-    async def _save_last(self) -> None:
+    async def _save_last(self, *, notes: bool) -> None:
         """Save the buffered turns, after any other save, and forget the context."""
         core = self._core
         async with core.saving.held():
@@ -144,6 +166,8 @@ class Lifetime:
             finally:
                 if core.known is not None:
                     await core.known.heads_read()
+                    if notes and not (core.owner_only or core.buffer):
+                        await core.known.leave(AgentStatus.SHUTDOWN)
                 if core.known is not None and core.buffer:
                     from looopy.agent.buffer import abandon  # not what an import pays for
 

@@ -113,6 +113,7 @@ def snapshot(status: AgentStatus, record: ContextRecord | None) -> AgentState:
         interrupted_turn=record.state.resumable if error is None else None,
         waits_for=record.state.waits_for,
         needs_auth=record.state.needs_auth,
+        left_as=record.state.left_as,
         usage=record.state.usage,
         metadata=MappingProxyType(dict(record.metadata)),
         tags=tuple(record.tags),

@@ -19,6 +19,7 @@ from looopy.errors import ValueRefused
 from looopy.stores.rules import check_context_id
 from looopy.types.message import AssistantMessage, Message, ToolResultMessage, UserMessage
 from looopy.types.message_json import message_from_json
+from looopy.types.state import AgentStatus
 
 if TYPE_CHECKING:
     from looopy.server.models import Context
@@ -180,6 +181,9 @@ def context_line(item: Mapping[str, Any]) -> str:
         how = f"turn {interrupted} waits for {_budget(item)}"
     elif item["needs_auth"]:
         how = f"turn {interrupted} waits for credentials of {item.get('owner') or 'its owner'}"
+    if (left_as := item.get("left_as")) is not None:
+        left = "shut down" if left_as == AgentStatus.SHUTDOWN else left_as
+        how = left if how == AgentStatus.READY else f"{how}, {left}"
     turns = counted(item["turn_count"], "turn")
     tags = "".join(f"  #{tag}" for tag in item["tags"])
     last = _time(item["last_activity"])

@@ -87,6 +87,7 @@ def context_to_json(record: ContextRecord) -> models.Context:
         "waits_for": state.waits_for,
         "waits_for_limit": _limit_in(state.waits_for),
         "needs_auth": state.needs_auth,
+        "left_as": state.left_as,
         "created_at": record.created_at.isoformat(),
         "last_activity": record.last_activity.isoformat(),
         "usage": _usage(state.usage),

@@ -142,6 +142,7 @@ class Context(TypedDict):
     waits_for: Annotated[str | None, "The budget without room, as a sentence."]
     waits_for_limit: Annotated[str | None, "The budget without room, by its name."]
     needs_auth: Annotated[bool, "The turn waits for credentials of its actor."]
+    left_as: Annotated[AgentStatus | None, "How an agent left it, if no turn has begun since."]
     created_at: Time
     last_activity: Time
     usage: Usage

@@ -453,6 +453,17 @@ class StateStore(Protocol):
         """
         ...
 
+    async def leave(self, context_id: str, epoch: int, status: AgentStatus) -> None:
+        """
+        Note in the state that an agent is `paused` or `shutdown`; `ready` removes the note.
+
+        It is no activity, and does nothing if a turn is open or the context has moved on.
+
+        Raises:
+            ValueRefused: The epoch is not a whole number, or it is another status.
+        """
+        ...
+
     async def join_wait_queue(self, context_id: str, holder: str, ttl_s: float) -> int:
         """
         Take a place at the end of the queue for a context; the context is created on first use.

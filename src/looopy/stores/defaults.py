@@ -26,6 +26,7 @@ from looopy.stores.records import ANY_CALL, ContextRecord, MessageRecord, Waiter
 from looopy.stores.rows.meta import to_us
 from looopy.stores.rows.reading import DAMAGED
 from looopy.types.event import ToolExecutionStart, TurnWarning
+from looopy.types.state import AgentStatus
 from looopy.types.storable import check_limit
 
 __all__ = [
@@ -105,10 +106,14 @@ class BasicStateStore(_Complete, StateStore):
     Required: `load`, `save`, `list`, `delete`, `claim`, `renew`, `release`.
 
     By default there is no line: several agents that wait for a context try again and again, and any
-    of them may be the next. `WaitQueueContract` is skipped for such a store.
+    of them may be the next. `WaitQueueContract` is skipped for such a store. No other process sees
+    that an agent was paused or shut down.
     """
 
     required = ("load", "save", "list", "delete", "claim", "renew", "release")
+
+    async def leave(self, context_id: str, epoch: int, status: AgentStatus) -> None:
+        """Note nothing."""
 
     async def join_wait_queue(self, context_id: str, holder: str, ttl_s: float) -> int:
         """Take no place; every waiter has the ticket 1. The context is created on first use."""

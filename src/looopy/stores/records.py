@@ -24,7 +24,7 @@ from looopy.types.message import (
     UserMessage,
 )
 from looopy.types.ranges import before
-from looopy.types.state import HeldCall, Outcome, PendingRequest
+from looopy.types.state import AgentStatus, HeldCall, Outcome, PendingRequest
 from looopy.types.summary import kept_by
 
 ANY_CALL: Final = "*"
@@ -104,6 +104,8 @@ class ContextState:
             answer.
         concluding: True if the turn to continue had reached `LoopConfig.max_iterations`, and may
             only answer.
+        left_as: `paused` or `shutdown`, if an agent was left so and no turn has begun since; or
+            `None`.
     """
 
     pending: Sequence[PendingRequest] = ()
@@ -121,11 +123,17 @@ class ContextState:
     waits_for: str | None = None
     needs_auth: bool = False
     concluding: bool = False
+    left_as: AgentStatus | None = None
 
     @property
     def waits(self) -> bool:
         """True if the context waits for a person."""
         return bool(self.pending) or self.waits_for is not None or self.needs_auth
+
+    @property
+    def is_rare(self) -> bool:
+        """True if a field is set that hardly any turn sets."""
+        return self.needs_auth or self.concluding or self.left_as is not None
 
     @property
     def sums(self) -> dict[str, Any]:

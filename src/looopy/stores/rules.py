@@ -26,6 +26,7 @@ from looopy.errors import (
 )
 from looopy.stores.records import INBOX_LIMIT, ArtifactGrowth, ArtifactWrite, Claim, EntryKind
 from looopy.types.artifact import Artifact, ArtifactKind, Content
+from looopy.types.state import AgentStatus
 from looopy.types.storable import (
     check_actor,
     check_media_type,
@@ -353,6 +354,13 @@ def check_lease(epoch: object, ttl_s: object = 0) -> None:
     """Raise `ValueRefused` unless they are the epoch of a claim and a time, in seconds from 0."""
     check_number(epoch, "/epoch", "pass the epoch of the claim")
     check_ttl(ttl_s)
+
+
+def check_left_as(epoch: object, status: object) -> None:
+    """Raise `ValueRefused` unless they are the epoch of a claim, and how an agent may be left."""
+    check_number(epoch, "/epoch", "pass the epoch of the claim")
+    if status not in (AgentStatus.PAUSED, AgentStatus.SHUTDOWN, AgentStatus.READY):
+        raise ValueRefused("an agent is left as paused, shutdown or ready", path="/status")
 
 
 def check_queue_place(ticket: object, ttl_s: object = 0) -> None:

@@ -16,7 +16,7 @@ from looopy.stores.bundle import Stores
 __all__ = ["NAMES", "Afterwards", "FailpointReached", "SpyStores", "arm"]
 
 
-_LEASE = ("claim", "renew", "release")
+_LEASE = ("claim", "renew", "release", "leave")
 _LINE = ("join_wait_queue", "keep_place", "leave_wait_queue", "wait_queue")
 _LOG = ("commit", "clear", "events", "turns", "started_calls", "turn_of_key")
 _INBOX = ("post", "inbox", "withdraw", "ask_cancel")

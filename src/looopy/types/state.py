@@ -168,6 +168,8 @@ class AgentState:
             (`LoopConfig.on_budget`); `execute_turn(None)` continues it then. Or `None`.
         needs_auth: True if the turn waits for credentials of its actor, and for no answer:
             `execute_turn(None, auth_context)` of that actor continues it.
+        left_as: `paused` or `shutdown`, if an agent of any process was left so, and no turn has
+            begun since; or `None`.
         usage: Tokens and cost of the context so far.
         tags: The words that the application gave the context, sorted.
     """
@@ -181,6 +183,7 @@ class AgentState:
     interrupted_turn: int | None = None
     waits_for: str | None = None
     needs_auth: bool = False
+    left_as: AgentStatus | None = None
     usage: Usage = NO_USAGE
     metadata: Mapping[str, Any] = field(default_factory=dict)
     tags: Sequence[str] = ()

@@ -395,3 +395,83 @@ def test_an_event_loop_is_not_kept_alive(sqlite_url):
     loop = asyncio.run(open_at_once())
     gc.collect()
     assert loop() is None
+
+
+async def test_paused_context_says_so_wherever_it_is_started(make_agent, stores):
+    """In its record, in a listing, and to the subscribers of another agent, until it continues."""
+    agent = await make_agent([text("one"), text("two")], stores=stores)
+    await agent.execute_turn("go")
+    await agent.pause()
+    page = await stores.contexts.list()
+    assert [one.state.left_as for one in page.items] == [AgentStatus.PAUSED]
+    assert agent.state.left_as is AgentStatus.PAUSED
+
+    other = await make_agent([text("three")], stores=stores, start=False)
+    seen = []
+    other.subscribe(seen.append)
+    await other.start()
+    [said] = [event for event in seen if event.type == "status_change" and event.reason]
+    assert (said.status, "has paused" in said.reason) == (AgentStatus.READY, True)
+    assert (other.state.status, other.state.left_as) == (AgentStatus.READY, AgentStatus.PAUSED)
+    await other.resume()
+    assert (await stores.state.load("ada")).state.left_as is None
+    await agent.resume()
+    await agent.pause()
+    await agent.start()
+    assert (await stores.state.load("ada")).state.left_as is None, "it takes its own note back"
+    await agent.pause()
+    assert (await other.execute_turn("on")).text == "three"
+    assert (await stores.state.load("ada")).state.left_as is None
+    await agent.resume()
+    assert agent.state.left_as is None
+
+
+async def test_shutdown_is_noted_unless_it_is_not_asked_for(make_agent, stores):
+    """A block `async with` writes nothing at its end, and neither does a cancelled agent."""
+    async with await make_agent([text("one")], stores=stores) as agent:
+        await agent.execute_turn("go")
+    assert (await stores.state.load("ada")).state.left_as is None
+    agent = await make_agent([text("two")], stores=stores)
+    await agent.execute_turn("go")
+    await agent.shutdown(cancel=True)
+    assert (await stores.state.load("ada")).state.left_as is None
+    await agent.start()
+    await agent.shutdown()
+    record = await stores.state.load("ada")
+    assert (record.state.left_as, record.state.usage) == (AgentStatus.SHUTDOWN, agent.state.usage)
+    again = await make_agent([text("three")], stores=stores)
+    assert again.state.status is AgentStatus.READY
+    await again.execute_turn("go")
+    assert again.state.left_as is None
+
+
+async def test_note_of_a_paused_agent_needs_no_store_that_answers(make_agent, stores, caplog):
+    """The agent is paused all the same; a turn that has begun elsewhere keeps its state."""
+    spy = SpyStores(stores)
+    agent = await make_agent([text("one")], stores=spy.stores)
+    await agent.execute_turn("go")
+
+    def fail(*_):
+        raise StoreUnavailable("away")
+
+    spy.hook = fail
+    await agent.pause()
+    spy.hook = None
+    assert agent.state.status is AgentStatus.PAUSED
+    assert "did not note that its agent is paused" in caplog.text
+    await agent.resume()
+    await (await make_agent([text("two")], stores=stores)).execute_turn("go")
+    await agent.pause()
+    assert (await stores.state.load("ada")).state.left_as is None
+
+
+async def test_turns_write_no_note(make_agent, stores):
+    """A turn is one claim and its commits, as ever."""
+    spy = SpyStores(stores)
+    async with await make_agent([text("one"), text("two")], stores=spy.stores) as agent:
+        await agent.execute_turn("go")
+        await agent.execute_turn("go")
+    assert [name for name in spy.done if name in ("claim", "commit", "leave", "save")] == [
+        *("claim", "commit"),
+        *("claim", "commit"),
+    ]

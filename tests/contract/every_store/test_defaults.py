@@ -53,6 +53,8 @@ class TestArtifactContent(OnDefaults, ArtifactContentContract):
 class TestState(OnDefaults, StateStoreContract):
     """Without a line."""
 
+    test_note_of_how_an_agent_was_left_ends_with_the_next_turn = None
+
 
 class TestJournal(OnDefaults, JournalContract):
     """`started_calls`."""
@@ -77,6 +79,7 @@ class TestIndexWithoutTags(OnBasics, ContextIndexContract):
 
 
 RUNNING = {
+    "StateStoreContract": 33,
     "ContextIndexContract": 14,
     "ErasureContract": 0,
     "ForkContract": 0,

@@ -35,6 +35,7 @@ from looopy.stores.rules import (
     check_claim,
     check_context_id,
     check_lease,
+    check_left_as,
     check_queue_place,
     check_ttl,
     key_used,
@@ -47,6 +48,7 @@ from looopy.stores.rules import (
 from looopy.types.event import utc_now
 from looopy.types.message import Message
 from looopy.types.ranges import before, counted
+from looopy.types.state import AgentStatus
 from looopy.types.storable import (
     check_after,
     check_after_name,
@@ -228,6 +230,12 @@ class InMemoryStateStore(MemoryStore, StateStore):
         if context is not None and context.epoch == epoch:
             context.holder = None
             self._ring(context_id, inbox=True)
+
+    async def leave(self, context_id: str, epoch: int, status: AgentStatus) -> None:
+        check_left_as(epoch, status)
+        context = self._get(context_id)
+        if context is not None and context.epoch == epoch and context.open_turn is None:
+            context.state = rows.state_left_as(context.state, status)
 
     # --- the queue ---
 

@@ -88,6 +88,7 @@ class ComposedStateStore(InMemoryStateStore):
     save = _writes(InMemoryStateStore.save)
     renew = _writes(InMemoryStateStore.renew)
     release = _writes(InMemoryStateStore.release)
+    leave = _writes(InMemoryStateStore.leave)
     join_wait_queue = _writes(InMemoryStateStore.join_wait_queue)
     keep_place = _writes(InMemoryStateStore.keep_place)
     leave_wait_queue = _writes(InMemoryStateStore.leave_wait_queue)

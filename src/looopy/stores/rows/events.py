@@ -69,6 +69,7 @@ from looopy.types.message import (
 from looopy.types.message_check import mended_usage
 from looopy.types.message_json import usage_from_json, usage_to_json
 from looopy.types.state import (
+    AgentStatus,
     HeldCall,
     Outcome,
     PendingKind,
@@ -496,7 +497,7 @@ def decode_object(text: str, what: str) -> dict[str, Any]:
 
 def state_column(state: ContextState) -> str:
     """Text of a context's state column; defaults are left out."""
-    data: dict[str, Any] = _flags(state) if state.needs_auth or state.concluding else {}
+    data: dict[str, Any] = _rare(state) if state.is_rare else {}
     if state.pending:
         data["pending"] = [pending_to_json(p) for p in state.pending]
     if state.answered:
@@ -531,8 +532,9 @@ def state_column(state: ContextState) -> str:
     return dump(data | {name: value for name, value in kept.items() if value is not None})
 
 
-def _flags(state: ContextState) -> dict[str, Any]:
-    return {name: True for name in ("needs_auth", "concluding") if getattr(state, name)}
+def _rare(state: ContextState) -> dict[str, Any]:
+    names = ("needs_auth", "concluding", "left_as")
+    return {name: found for name in names if (found := getattr(state, name))}
 
 
 def decode_state(text: str, context_id: str = "") -> ContextState:
@@ -564,6 +566,12 @@ def state_after_clear(text: str, *, forced: bool) -> str:
     """
     kept = replace(ContextState(**decode_state(text).sums), sent=None, trace=None)
     return state_column(replace(kept, run_us=None) if forced else kept)
+
+
+def state_left_as(text: str, status: AgentStatus) -> str:
+    """The state column of a context whose agent was left as *status*; `ready` removes the note."""
+    left_as = None if status is AgentStatus.READY else status
+    return state_column(replace(decode_state(text), left_as=left_as))
 
 
 def state_with_summary(text: str, position: int, new: NewSummary) -> str:
@@ -617,6 +625,7 @@ _PARTS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
     "waits_for": lambda data: _decode_one(data, "waits_for", str),
     "needs_auth": lambda data: bool(_decode_one(data, "needs_auth", bool)),
     "concluding": lambda data: bool(_decode_one(data, "concluding", bool)),
+    "left_as": lambda data: AgentStatus(data["left_as"]) if "left_as" in data else None,
 }
 
 

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 from looopy.stores.base import StateStore
 from looopy.stores.contexts.log import read_rows
 from looopy.stores.records import Claim, Claimed, ContextRecord, Waiter
+from looopy.stores.rows import events as rows
 from looopy.stores.rules import (
     WAIT,
     busy,
     check_context_id,
     check_lease,
+    check_left_as,
     check_queue_place,
     check_ttl,
     metadata_changed,
@@ -28,6 +30,7 @@ from looopy.stores.sql.head import peek
 from looopy.stores.sql.journal import SQLJournal
 from looopy.stores.sql.store import SQLStore, after_id, as_us, bounded, can_exist, one_step
 from looopy.stores.sql.turns import context_record
+from looopy.types.state import AgentStatus
 from looopy.types.storable import check_after_name, check_limit, check_number, dump
 
 if TYPE_CHECKING:
@@ -109,6 +112,18 @@ class SQLStateStore(SQLStore, StateStore):
         params = self.params(context_id, epoch=bounded(epoch))
         if can_exist(context_id):
             await self.write(partial(one_step, Query(s.RELEASE, params)), context_id, inbox=True)
+
+    async def leave(self, context_id: str, epoch: int, status: AgentStatus) -> None:
+        check_left_as(epoch, status)
+        key = self.params(context_id)
+
+        def work() -> Steps[None]:
+            head = yield from peek(key, lock=True)
+            if head is not None and head.epoch == epoch and head.open_turn is None:
+                yield Query(s.LEAVE, {**key, "state": rows.state_left_as(head.state, status)})
+
+        if can_exist(context_id):
+            await self.write(work, context_id)
 
     # --- the queue: places, each with the time until which it is kept ---
 

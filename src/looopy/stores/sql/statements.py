@@ -463,6 +463,8 @@ RENEW = (
 
 RELEASE = f"UPDATE looopy_contexts SET holder = NULL WHERE {_THIS} AND epoch = :epoch"
 
+LEAVE = f"UPDATE looopy_contexts SET state = :state WHERE {_THIS}"
+
 # Outside a turn: by any process, while no turn is open.
 APPEND = (
     f"UPDATE looopy_contexts SET {_NEXT_EPOCH}, last_seq = last_seq + :seqs,"

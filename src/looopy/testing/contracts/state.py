@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -26,6 +27,7 @@ from looopy.testing.contracts.turns import (
     ends,
     finishes,
     for_each,
+    needing,
     numbers,
     opening,
     record_of,
@@ -37,7 +39,7 @@ from looopy.testing.contracts.turns import (
 from looopy.types.auth import AuthRequest
 from looopy.types.event import TurnStart
 from looopy.types.message import Cost, StopReason, ToolCall, Usage
-from looopy.types.state import HeldCall, PendingKind, PendingRequest
+from looopy.types.state import AgentStatus, HeldCall, PendingKind, PendingRequest
 
 STATE = ContextState(
     pending=(
@@ -434,6 +436,35 @@ class StateStoreContract(Contract):
         assert [found.lease_live for found in seen if found] == [False] * 4
         until = [found.lease_until for found in seen if found]
         assert until[0] == until[1] < until[2] < until[3]
+
+    @needing("state.leave")
+    async def test_note_of_how_an_agent_was_left_ends_with_the_next_turn(
+        self, stores: Stores
+    ) -> None:
+        """It is no activity, and another epoch, an open turn or a wrong status leave none."""
+        state = stores.state
+        claimed = await begin(stores)
+        await commit(stores, claimed, [ends()], state=ContextState(run_us=7), release=True)
+        before = await record_of(stores)
+        for bad in (AgentStatus.BUSY, "asleep"):
+            with pytest.raises(ValueRefused) as refused:
+                await state.leave(CONTEXT, claimed.epoch, bad)  # type: ignore[arg-type] # as above
+            assert refused.value.path == "/status"
+        await state.leave(CONTEXT, claimed.epoch + 1, AgentStatus.PAUSED)
+        await state.leave("nobody", 1, AgentStatus.PAUSED)
+        assert await record_of(stores) == before
+        for status in (AgentStatus.PAUSED, AgentStatus.SHUTDOWN, AgentStatus.READY):
+            await state.leave(CONTEXT, claimed.epoch, status)
+            noted = None if status is AgentStatus.READY else status
+            found = await record_of(stores)
+            assert found == replace(before, state=ContextState(run_us=7, left_as=noted))
+        await state.leave(CONTEXT, claimed.epoch, AgentStatus.PAUSED)
+        claimed = await begin(stores, claimed.epoch, state=ContextState())
+        assert (await record_of(stores)).state.left_as is None
+        before = await record_of(stores)
+        await state.leave(CONTEXT, claimed.epoch, AgentStatus.PAUSED)
+        assert await record_of(stores) == before
+        assert before.lease_live
 
     async def test_releasing_frees_the_lease_of_its_epoch(self, stores: Stores) -> None:
         """Another epoch changes nothing; under a released lease, renewal and commit are refused."""

@@ -329,6 +329,8 @@ class App {
       waiting: record?.waits_for ? "Waits for the budget" : "Waits for you",
       failed: "Failed",
       interrupted: "Unfinished",
+      paused: "Paused",
+      resting: "At rest",
       ready: "Ready",
     });
     const status = record ? statusOf(record) : "";

@@ -15,7 +15,8 @@ export function statusOf(record) {
   if (record.status === "busy") return "running";
   if (record.pending?.length || record.waits_for || record.needs_auth) return "waiting";
   if (record.status === "failed" || record.error) return "failed";
-  return record.interrupted_turn ? "interrupted" : "ready";
+  if (record.interrupted_turn) return "interrupted";
+  return record.left_as === "paused" ? "paused" : record.left_as ? "resting" : "ready";
 }
 
 export class Sidebar {
@@ -123,7 +124,7 @@ export class Sidebar {
         {href, "aria-current": record.context_id === this.current ? "page" : null},
         h("span", {class: `dot ${status}`, role: "img", "aria-label": status}),
         h("span", {class: "title", dir: "auto"}, record.title || record.context_id),
-        h("span", {class: "faint"}, when(record.last_activity)),
+        h("span", {class: "faint"}, status === "paused" ? "paused" : when(record.last_activity)),
         h("span", {class: "id"}, record.context_id),
       ),
     );

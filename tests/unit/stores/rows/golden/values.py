@@ -233,6 +233,7 @@ STATES = {
         waits_for="a day's budget (Budget.max_day_tokens)",
         needs_auth=True,
         concluding=True,
+        left_as=AgentStatus.PAUSED,
     ),
 }
 
