@@ -8,7 +8,7 @@ _BAD = "tests/contract/own/test_bad_stores.py"
 _OVERTAKEN = f"{_BAD}::test_a_step_that_another_process_overtook_is_taken_again"
 _LOST = f"{_BAD}::test_a_state_store_whose_answer_was_lost_doubles_nothing"
 _LEFT = f"{_BAD}::test_messages_that_a_store_did_not_take_are_appended_later"
-_LACKS = f"{_BAD}::test_what_a_store_lacks_is_refused_by_name"
+_LACKS = f"{_BAD}::test_a_missing_method_of_a_store_is_named"
 _SPOILT = f"{_BAD}::test_a_history_that_was_spoilt_is_refused"
 _SWAPPED = "message 2 of context 'c' otherwise than it was appended, or in another order"
 
@@ -45,7 +45,7 @@ MUTANTS = [
         "looopy.stores.plain.messages:OwnMessages.append",
         "failed = error",
         "raise",
-        f"{_BAD}::test_a_store_that_raises_after_it_wrote_doubles_nothing",
+        f"{_BAD}::test_a_store_that_raises_after_a_write_doubles_no_message",
     ),
     mutant(
         "own-first-append-unproved",
