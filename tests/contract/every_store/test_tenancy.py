@@ -24,6 +24,7 @@ from looopy import Agent, Approve, AuthContext
 from looopy.errors import LooopyError, ValueRefused
 from looopy.stores import base, open_stores
 from looopy.stores.artifacts.requests import to_save
+from looopy.stores.memory import artifacts as memory_artifacts
 from looopy.stores.memory import stores as memory
 from looopy.stores.records import Commit, EntryKind, NewSummary
 from looopy.stores.sql import artifacts, messages, state
@@ -148,7 +149,7 @@ PLUMBING = {"write"}
 CLASSES = {
     "memory": (
         memory.InMemoryMessageStore,
-        memory.InMemoryArtifactStore,
+        memory_artifacts.InMemoryArtifactStore,
         memory.InMemoryStateStore,
         memory.InMemoryJournal,
     ),
