@@ -67,6 +67,8 @@ if TYPE_CHECKING:
     from looopy.types.event import MessageEnd as MessageEnd
     from looopy.types.event import MessageStart as MessageStart
     from looopy.types.event import MessageUpdate as MessageUpdate
+    from looopy.types.event import ModelRerouted as ModelRerouted
+    from looopy.types.event import RateLimit as RateLimit
     from looopy.types.event import ServerToolEnd as ServerToolEnd
     from looopy.types.event import ServerToolStart as ServerToolStart
     from looopy.types.event import StatusChange as StatusChange
@@ -137,6 +139,8 @@ _export(
             "MessageEnd",
             "MessageStart",
             "MessageUpdate",
+            "ModelRerouted",
+            "RateLimit",
             "StatusChange",
             "ServerToolEnd",
             "ServerToolStart",

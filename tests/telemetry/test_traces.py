@@ -29,6 +29,7 @@ from looopy import (
     tool,
 )
 from looopy.errors import AgentBusy, ConfigurationError, LLMUnavailable
+from looopy.llm import RateLimits, RateQuota, Reroute
 from looopy.telemetry import configure, names
 from looopy.telemetry.instruments import Instruments
 from looopy.testing import ScriptedProvider, failure, text, tool_call
@@ -112,6 +113,30 @@ async def test_a_turn_is_one_trace(kept):
     assert [one.sum for one in metrics[names.TURNS_WAITING]] == [0]
     assert "looopy.cost.usd" not in metrics
     assert metrics["looopy.cost.unknown"][0].sum == 3  # the failed call used tokens, too
+
+
+async def test_a_chat_has_the_limits_and_the_model_of_its_server(kept):
+    """As far as a provider reports them; the next call has its own."""
+
+    class Reporting(ScriptedProvider):
+        async def stream(self, request, options=None):
+            if len(self.requests) == 0:
+                limit = RateQuota(kind="input_tokens", left=3, limit=60)
+                options.report(RateLimits(provider="p", model="m", limits=[limit]))
+                options.report(Reroute(asked="p/m", answered="p/vendor/n", by="server"))
+            async for event in super().stream(request, options):
+                yield event
+
+    model = Reporting([tool_call("add", a=1, b=2), text("3")])
+    async with Agent("trip", llm_provider=model, tools=[add]) as agent:
+        await agent.execute_turn("go", ADA)
+    first, second = (span.attributes for span in kept.spans("chat"))
+    assert first["looopy.rate_limit.input_tokens.left"] == 3
+    assert first["looopy.rate_limit.input_tokens.limit"] == 60
+    assert first["gen_ai.response.model"] == "vendor/n"
+    assert first["looopy.rerouted_by"] == "server"
+    assert second["gen_ai.response.model"] == "scripted"
+    assert not [name for name in second if "rate_limit" in name or "rerouted" in name]
 
 
 async def test_a_call_without_room_in_a_budget_was_not_cancelled(kept):

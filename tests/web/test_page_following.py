@@ -16,6 +16,14 @@ from tests.web.served import TOKEN
 
 from looopy import Agent, AuthContext, Stores, ToolContext, UserMessage, open_stores, tool
 from looopy.errors import RateLimited
+from looopy.llm import (
+    LLMRequest,
+    RateLimits,
+    RateQuota,
+    Reroute,
+    StreamEvent,
+    StreamOptions,
+)
 from looopy.server import AgentHost
 from looopy.testing import ScriptedProvider, failure, text, tool_call
 from looopy.types.state import AgentStatus
@@ -126,6 +134,24 @@ def _reply(request: Any) -> Any:
     return tool_call("wait") if last.text == "Wait." else text(f"Said: {last.text}")
 
 
+class Model(ScriptedProvider):
+    """Plays `_reply`; to `Limits.` and `Other.` its server reports a limit and another model."""
+
+    async def stream(
+        self, request: LLMRequest, options: StreamOptions | None = None
+    ) -> AsyncIterator[StreamEvent]:
+        """Report, then play."""
+        said = request.messages[-1].text
+        report = None if options is None else options.report
+        if report is not None and said == "Limits.":
+            limit = RateQuota(kind="input_tokens", left=1600, limit=8000)
+            report(RateLimits(provider="p", model="m", limits=[limit]))
+        if report is not None and said == "Other.":
+            report(Reroute(asked="p/m", answered="p/<b>n", by="server"))
+        async for event in super().stream(request, options):
+            yield event
+
+
 @asynccontextmanager
 async def _world(browser: Any, modules: Path) -> AsyncIterator[World]:
     let_go: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
@@ -137,7 +163,7 @@ async def _world(browser: Any, modules: Path) -> AsyncIterator[World]:
         return "waited"
 
     def build(context_id: str, stores: Stores) -> Agent:
-        model = ScriptedProvider(_reply, chunk_chars=8)
+        model = Model(_reply, chunk_chars=8)
         return Agent(context_id, llm_provider=model, tools=[wait], stores=stores)
 
     async with (
@@ -195,6 +221,7 @@ async def test_a_tab_finds_its_way_in_and_to_the_message_field(browser: Any, mod
         await _rests_while_it_is_hidden(world)
         await _comes_again_when_it_is_told(world)
         await _counts_down_while_the_model_is_busy(world)
+        await _tells_limits_and_other_models(world)
         await _tells_that_the_server_is_away(world)
 
 
@@ -322,6 +349,24 @@ async def _counts_down_while_the_model_is_busy(world: World) -> None:
     await tab.click(".composer button:has-text('Stop')")
     await world.page.sees(".turn-end.cancelled")
     assert await tab.is_hidden(".notice")
+
+
+async def _tells_limits_and_other_models(world: World) -> None:
+    """The sentence stays beside the answer, until the next turn."""
+    await world.shows("limits", "One.")
+    await world.page.sees(".chip.ready")
+    await world.page.tab.focus("#composer")
+    for said, notice in (
+        ("Limits.", "The model may soon be busy: 1,600 of 8,000 input tokens are left."),
+        ("Other.", "p/<b>n answers instead of p/m."),
+    ):
+        await world.page.say(said)
+        await world.page.sees(f".log .prose:has-text('Said: {said}')", ".chip.ready")
+        assert await world.page.tab.inner_text(".notice") == notice
+    await world.page.is_accessible()
+    await world.page.say("Two.")
+    await world.page.sees(".log .prose:has-text('Said: Two.')")
+    assert await world.page.tab.is_hidden(".notice")
 
 
 async def _tells_that_the_server_is_away(world: World) -> None:

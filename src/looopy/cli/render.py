@@ -37,6 +37,7 @@ from looopy.types.message import (
     ToolResultMessage,
     UserMessage,
 )
+from looopy.types.notices import notice_of
 from looopy.types.state import Outcome
 
 PROMPT = "> "
@@ -127,7 +128,8 @@ class TextRenderer:
             case TurnEnd():
                 self._finish(event)
             case _:
-                pass
+                if said := notice_of(event):
+                    self._aside(f"[{one_line(said, _RESULT_CHARS)}]")
 
     def _say(self, text: str) -> None:
         if text:

@@ -17,6 +17,8 @@ it loads no vendor's SDK; making a provider does. Exports: the names in `__all__
 - Failure: `failures` turns the status, headers and text of an HTTP error into a typed error;
   `overflow` notices a window that overflowed silently; `retry` decides if the loop calls again,
   and after how many seconds.
+- Beside the answer: `limits` reads the rate limits in headers, `served` notices an answer of
+  another model.
 - `sdk`: the client, key, waits and errors that the providers over an SDK share.
 
 Read `provider`, `render`, `accumulate`, `sdk`, `openai/chat`, `failures`.
@@ -46,6 +48,9 @@ if TYPE_CHECKING:
     from looopy.llm.resolve import resolve_provider as resolve_provider
     from looopy.llm.thoughts import ThoughtTags as ThoughtTags
     from looopy.types.request import LLMRequest as LLMRequest
+    from looopy.types.request import RateLimits as RateLimits
+    from looopy.types.request import RateQuota as RateQuota
+    from looopy.types.request import Reroute as Reroute
     from looopy.types.request import StreamEvent as StreamEvent
     from looopy.types.request import StreamOptions as StreamOptions
     from looopy.types.request import ToolSpec as ToolSpec
@@ -64,6 +69,14 @@ _export(
         ".render": ("render",),
         ".resolve": ("resolve_provider",),
         ".thoughts": ("ThoughtTags",),
-        "looopy.types.request": ("LLMRequest", "StreamEvent", "StreamOptions", "ToolSpec"),
+        "looopy.types.request": (
+            "LLMRequest",
+            "RateQuota",
+            "RateLimits",
+            "Reroute",
+            "StreamEvent",
+            "StreamOptions",
+            "ToolSpec",
+        ),
     },
 )

@@ -19,7 +19,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from looopy.llm.calls import Calls, arguments_of
 from looopy.types.constructors import maker
@@ -111,6 +111,9 @@ class Accumulator:
             used before.
     """
 
+    keeps_pieces_whole: ClassVar[bool] = True
+    """No piece has half a character. The loop reads it, and so need not load this module."""
+
     __slots__ = (
         "_blocks",
         "_calls",
@@ -124,6 +127,7 @@ class Accumulator:
         "model",
         "provider",
         "response_id",
+        "served",
         "timestamp",
         "usage",
     )
@@ -143,6 +147,7 @@ class Accumulator:
         self.timestamp = now_ms()
         self.usage = NO_USAGE
         self.response_id: str | None = None
+        self.served = ""  # the model's name in the server's answer
         self.logprobs: Logprobs | None = None  # if they are wanted
         self._price = price
         self._new_call_id = new_call_id

@@ -22,6 +22,7 @@ from looopy.llm.accumulate import Accumulator
 from looopy.llm.dialects import Dialect, as_dialect, dialect_of
 from looopy.llm.documents import warn_of_citations
 from looopy.llm.failures import failure_of, redact
+from looopy.llm.limits import report_limits
 from looopy.llm.logprobs import wanted, warn_of_missing
 from looopy.llm.openai import chat, form
 from looopy.llm.options import refused
@@ -125,7 +126,7 @@ class AnyLLMProvider:
                 last = fitted.restored(reader.end(said_done=False))
                 warn_of_missing(options, answer.logprobs, answer.snapshot())
         except Exception as error:  # noqa: BLE001 - whatever it is, the contract makes it an event
-            failed = self._failure(error, model, key).with_traceback(None)
+            failed = self._failure(error, model, key, options).with_traceback(None)
             failed.__context__ = None  # it and the frames may hold the key
             last = answer.error(failed)
         for event in last:
@@ -201,7 +202,7 @@ class AnyLLMProvider:
             if close is not None:
                 await close()
 
-    def _failure(self, error: Exception, model: str, key: str) -> LLMError:
+    def _failure(self, error: Exception, model: str, key: str, options: StreamOptions) -> LLMError:
         facts: dict[str, Any] = {"provider": self.name, "model": model}
         if isinstance(error, LLMError):
             return error
@@ -212,7 +213,9 @@ class AnyLLMProvider:
         if isinstance(status, int) and 400 <= status < math.inf:
             said = getattr(inner, "body", None) or str(inner)
             headers = getattr(getattr(inner, "response", None), "headers", None)
-            return failure_of(status, said, headers=headers, secrets=(key,), **facts)
+            found = failure_of(status, said, headers=headers, secrets=(key,), **facts)
+            report_limits(options.report, headers or {}, refusal=found, **facts)
+            return found
         text = redact(str(error) or type(error).__name__, (key,))
         if "connect" in type(inner).__name__.lower() or isinstance(inner, OSError):
             return LLMUnavailable(f"{self.name} cannot be reached: {text}", **facts)

@@ -30,7 +30,7 @@ from looopy.llm.provider import LLMProvider, abilities_of
 from looopy.llm.render import render
 from looopy.llm.resolve import resolve_provider
 from looopy.types.message import AssistantMessage, Usage
-from looopy.types.request import LLMRequest, StreamEvent, StreamOptions
+from looopy.types.request import LLMRequest, Reroute, StreamEvent, StreamOptions
 
 _logger = logging.getLogger("looopy")
 _NO_PLACE: Final = (UnsupportedContent, UnsupportedOption)  # at this provider, which is well
@@ -137,7 +137,7 @@ class FallbackProvider:
         self, request: LLMRequest, options: StreamOptions | None = None
     ) -> AsyncIterator[StreamEvent]:
         """Make one call, by the first provider that answers. See `LLMProvider.stream`."""
-        chain = _Chain(request, options or StreamOptions())
+        chain = _Chain(request, options or StreamOptions(), first=_label(self.providers[0]))
         yield StreamEvent("start")
         if request.model:
             why = "a FallbackProvider calls each provider's own model: leave the model out"
@@ -175,6 +175,7 @@ class _Chain:
     ended: bool = False
     errors: list[tuple[str, LLMError]] = field(default_factory=list)
     left_out: list[float] = field(default_factory=list)
+    first: str = ""
     used: Usage = field(default_factory=Usage)
     ends_at: float | None = field(init=False)
 
@@ -193,6 +194,7 @@ class _Chain:
                 if event.type == "done":
                     self.ended = True
                     breaker.succeeded()
+                    self._begun(provider, shown=shown)
                     yield self._counted(event)
                 elif event.type == "error":
                     error = event.error
@@ -205,8 +207,17 @@ class _Chain:
                         self.ended = True
                         yield self._counted(event)
                 elif event.type != "start":
+                    self._begun(provider, shown=shown)
                     shown = True
                     yield event
+
+    def _begun(self, provider: LLMProvider, *, shown: bool) -> None:
+        """Report, before the first piece of its answer, that *provider* took over."""
+        if shown or self.options.report is None or _label(provider) == self.first:
+            return
+        why = str(self.errors[0][1]) if self.errors else "it is left out after many failures"
+        reroute = Reroute(asked=self.first, answered=_label(provider), by="fallback", reason=why)
+        self.options.report(reroute)
 
     def tell(self, provider: LLMProvider, following: LLMProvider) -> None:
         """Report which provider failed, and which one is called instead."""

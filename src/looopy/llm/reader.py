@@ -80,6 +80,11 @@ class AnswerReader:
         if isinstance(response_id, str) and response_id:
             self._answer.response_id = response_id[:_MOST_ID_CHARS]
 
+    def _by(self, model: Any) -> None:
+        """Keep the name of the model that answers, as the server writes it."""
+        if isinstance(model, str):
+            self._answer.served = model[:_MOST_ID_CHARS]
+
     def _reported(self, body: Any, status: int | None = None) -> LLMError:
         """The error that the server reports in the middle of its answer."""
         return failure_of(

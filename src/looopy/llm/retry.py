@@ -1,5 +1,5 @@
 """
-Decides which failed model calls are repeated, and after how long.
+Decides which failed model calls are repeated, and after how long; reports a refusal's wait.
 
 Only the call is repeated, never the turn: nothing of a failed attempt is in the history, so trying
 again costs time and nothing else. A delay that the server asks for counts. Otherwise the wait
@@ -9,9 +9,12 @@ doubles, with a little randomness so that many agents do not return in the same 
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
-from looopy.errors import LLMError
+from looopy.errors import LLMError, RateLimited
 from looopy.types.config import RetryPolicy
+from looopy.types.event import moment_in
+from looopy.types.request import RateLimits, RateQuota
 
 _JITTER = 0.1
 
@@ -57,4 +60,16 @@ def explained(error: LLMError, policy: RetryPolicy) -> LLMError:
         f"{error}; it asks to wait {asked:g} s, longer than the {policy.max_server_delay_s:g} s"
         " that a turn waits at most (RetryPolicy.max_server_delay_s; 0 for no limit)",
         **error.facts,
+    )
+
+
+def refused_by(error: RateLimited, limits: Sequence[RateQuota] = ()) -> RateLimits:
+    """The report of a refusal, with the *limits* of its headers."""
+    asked = error.retry_after_s
+    return RateLimits(
+        provider=error.provider or "",
+        model=error.model or "",
+        limits=limits,
+        refused=True,
+        retry_at=None if asked is None else moment_in(asked),
     )

@@ -33,13 +33,15 @@ from looopy.errors import InvalidLLMResponse, LLMError, LLMUnavailable, MissingK
 from looopy.llm.accumulate import Accumulator
 from looopy.llm.dialects import Dialect, as_dialect, dialect_of
 from looopy.llm.failures import failure_of, redact
+from looopy.llm.limits import report_limits
 from looopy.llm.logprobs import wanted, warn_of_missing
 from looopy.llm.prices import Prices, ready
 from looopy.llm.reader import is_silent
+from looopy.llm.served import report_other
 from looopy.llm.sse import SSEDecoder
 from looopy.llm.tool_schemas import ToolFitter
 from looopy.types.message import StopReason, Usage
-from looopy.types.request import LLMRequest, StreamEvent, StreamOptions
+from looopy.types.request import LLMRequest, Report, StreamEvent, StreamOptions
 
 ApiKey: TypeAlias = str | Callable[[], str | Awaitable[str]]
 
@@ -77,6 +79,7 @@ class Call:
     said_done: bool = False
     begun: bool = False  # the model has sent a first word
     heard_at: float = 0.0  # when the server last sent anything but comments and pings
+    report: Callable[[Report], None] | None = None
 
 
 class SDKProvider:
@@ -161,6 +164,7 @@ class SDKProvider:
             model,
             idle_s=options.idle_timeout_s or self._idle_timeout_s,
             connect_s=options.connect_timeout_s or self._connect_timeout_s,
+            report=options.report,
         )
         try:
             await self.prepare()  # before the clock starts
@@ -177,7 +181,9 @@ class SDKProvider:
                 async with aclosing(self._pieces(call, reader, body, options)) as pieces:
                     async for data in pieces:
                         for event in reader.feed(data):
-                            call.begun = True
+                            if not call.begun:
+                                call.begun = True
+                                self._check_model(call, answer)
                             yield event
                         if not _PING.match(data):
                             call.heard_at = asyncio.get_running_loop().time()
@@ -199,6 +205,17 @@ class SDKProvider:
         for event in last:
             yield event
 
+    def _check_model(self, call: Call, answer: Accumulator) -> None:
+        """Report, before the first piece of an answer, that another model gives it."""
+        if answer.served and self._names_models:
+            report_other(
+                call.report,
+                provider=self.name,
+                asked=call.model,
+                answered=answer.served,
+                secrets=(call.key,),
+            )
+
     async def prepare(self) -> None:
         """Load the SDK: a second or two, in a thread, so that the event loop stays free."""
         await self._sdk()
@@ -214,6 +231,11 @@ class SDKProvider:
             await client.close()
 
     # --- defined by each provider ---
+
+    @property
+    def _names_models(self) -> bool:
+        """True if a request names a model, and not a deployment with a name of its own."""
+        return True
 
     @property
     def _api(self) -> str:
@@ -297,6 +319,7 @@ class SDKProvider:
         async with AsyncExitStack() as stack:
             async with asyncio.timeout_at(min(until, call.ends_at)):
                 response = await self._open(stack, call, body, options)
+            report_limits(call.report, response.headers, provider=self.name, model=call.model)
             kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
             if kind == "text/html":
                 raise InvalidLLMResponse(
@@ -427,7 +450,7 @@ class SDKProvider:
             return error
         if isinstance(error, sdk.APIStatusError):
             refusal: Any = error
-            return failure_of(
+            found = failure_of(
                 refusal.status_code,
                 refusal.body,
                 headers=refusal.response.headers,
@@ -436,6 +459,8 @@ class SDKProvider:
                 key_hint=self._key_hint,
                 **facts,
             )
+            report_limits(call.report, refusal.response.headers, refusal=found, **facts)
+            return found
         if isinstance(error, TimeoutError):
             late = asyncio.get_running_loop().time() >= call.ends_at
             what = "did not finish in the time of one call" if late else "fell silent"

@@ -11,7 +11,8 @@ tools and messages; it knows no store, process or lease. It may import `history`
 - State: `parts` (the turn as it runs), of `given` (what the caller hands over), `progress` (what
   has happened so far) and `outgoing` (events and groups); `guards` (limits of a turn).
 - Models and their servers: `metered` (asks the accounts before each call), `server_tools`
-  (events about tools that a server runs), `strict_tools` (tools whose schemas it enforces).
+  (events about tools that a server runs), `strict_tools` (tools whose schemas it enforces),
+  `reports` (rate limits, and answers of another model).
 - Input: `incoming` (messages during the turn), `prompts` (the system prompt).
 - Output: `output` (a typed answer), `storable` (repairs what a model sent).
 - People: `approval` (may this call run unasked), `pending` (calls left open for a person).

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from looopy.errors import ContextOverflow
-from looopy.history.summarise import read_part, summarise
 from looopy.history.window import Limits
 from looopy.loop.parts import Turn
 from looopy.types.constructors import amended
@@ -62,6 +61,8 @@ async def _compact(turn: Turn, room: Limits | None, *, surely: bool) -> bool:
         room: The room for the messages that stay; `None`: little.
         surely: Also if the model writes no summary: a sentence replaces it.
     """
+    from looopy.history.summarise import read_part, summarise  # few turns need it
+
     given, progress, out, view = turn.given, turn.progress, turn.out, turn.given.view
     abilities = progress.abilities
     window = abilities.window_tokens

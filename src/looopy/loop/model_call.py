@@ -10,8 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import datetime
+from dataclasses import replace
 from itertools import chain
 
 from looopy._failpoints import reach
@@ -33,7 +32,7 @@ from looopy.history.window import folded
 from looopy.llm.overflow import silent_overflow
 from looopy.llm.provider import abilities_of
 from looopy.llm.render import render
-from looopy.llm.retry import delay_before, explained
+from looopy.llm.retry import delay_before, explained, refused_by
 from looopy.loop.compaction import before_call
 from looopy.loop.given import Given
 from looopy.loop.interrupt import Patience, TurnInterrupted, within
@@ -41,6 +40,7 @@ from looopy.loop.outgoing import Out
 from looopy.loop.output import INSTRUCTION
 from looopy.loop.parts import Turn
 from looopy.loop.prompts import BuiltPrompt, build_prompt
+from looopy.loop.reports import Said, event_of, is_refusal
 from looopy.loop.server_tools import ServerTools
 from looopy.loop.storable import Pieces, _clean
 from looopy.loop.strict_tools import strict_specs, without_strict_nulls
@@ -51,14 +51,12 @@ from looopy.types.event import (
     AgentEvent,
     MessageStart,
     StatusChange,
-    TurnWarning,
     moment_in,
     utc_now,
 )
 from looopy.types.message import AssistantMessage, Message, StopReason, TextContent
 from looopy.types.message_check import Lost, mended_answer
 from looopy.types.request import (
-    TOOLS_LEFT_OUT,
     LLMRequest,
     PartialMessage,
     StreamEvent,
@@ -76,7 +74,6 @@ CUT_SHORT = "cancelled"
 _WHOLE = LoopConfig(max_messages=None, history_tokens=None)
 
 
-@dataclass(slots=True)
 class _Attempt:
     """
     One request, and its outcome.
@@ -85,7 +82,7 @@ class _Attempt:
         number: From 1; counts the attempts of the same call.
         first_delta_s: Seconds from the start to the first delta.
         shown: True if the message was announced.
-        warnings: Warnings of the provider that were not emitted yet: codes and sentences.
+        said: Warnings (codes and sentences) and reports of the provider, not emitted yet.
         held: The turn, during the call. A provider may keep its options for ever, and must not keep
             the turn's credentials with them.
         left_out: True if the limits kept a part of the history from the model.
@@ -94,16 +91,21 @@ class _Attempt:
         final: The stream's last event, `done` or `error`.
     """
 
-    number: int
-    started: datetime = field(default_factory=utc_now)
-    first_delta_s: float | None = None
-    shown: bool = False
-    warnings: list[tuple[str, str]] = field(default_factory=list)
-    held: list[Turn] = field(default_factory=list)
-    left_out: bool = False
-    specs: Sequence[ToolSpec] = ()
-    digests: str | None = None
-    final: StreamEvent | None = None
+    __slots__ = (
+        *("digests", "final", "first_delta_s", "held", "left_out", "number", "said", "shown"),
+        *("specs", "started"),
+    )
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.started = utc_now()
+        self.first_delta_s: float | None = None
+        self.shown = self.left_out = False
+        self.said: list[Said] = []
+        self.held: list[Turn] = []
+        self.specs: Sequence[ToolSpec] = ()
+        self.digests: str | None = None
+        self.final: StreamEvent | None = None
 
     @property
     def answer(self) -> AssistantMessage | None:
@@ -112,13 +114,9 @@ class _Attempt:
         return final.message if final is not None and final.type == "done" else None
 
     def told(self, turn: Turn) -> list[AgentEvent]:
-        """Take the waiting warnings, as events."""
-        waiting = [
-            turn.out.make(TurnWarning, code=code, text=text)
-            for code, text in self.warnings
-            if code != TOOLS_LEFT_OUT or turn.out.is_first(text)  # it is the same in each call
-        ]
-        self.warnings.clear()
+        """Take the waiting warnings and reports, as events."""
+        waiting = [event for one in self.said if (event := event_of(turn, one)) is not None]
+        self.said.clear()
         return waiting
 
 
@@ -200,10 +198,14 @@ def _begin(turn: Turn, request: LLMRequest, options: StreamOptions, attempt: _At
 
 
 def _end(turn: Turn, attempt: _Attempt) -> list[AgentEvent]:
-    """Report the end of a model call to telemetry; returns the warnings that wait."""
+    """Report the end of a model call to telemetry; returns the warnings and reports that wait."""
+    error = None if attempt.final is None else attempt.final.error
+    if isinstance(error, RateLimited) and not any(map(is_refusal, attempt.said)):
+        attempt.said.append(refused_by(error))  # of a provider that reads no headers
+    waiting = attempt.told(turn)
     if (watch := turn.given.watch) is not None:
         watch.model_answered(attempt.final, attempt.first_delta_s)
-    return attempt.told(turn)
+    return waiting
 
 
 async def _listen(
@@ -403,7 +405,7 @@ async def _chosen(turn: Turn, attempt: _Attempt) -> Sequence[Message]:
 async def _options(turn: Turn, tools: dict[str, Tool], attempt: _Attempt) -> StreamOptions:
     """Make the options of the call, with the key that the application's hook returns for it."""
     given, config, abilities = turn.given, turn.given.config, turn.progress.abilities
-    asked, held, warnings = config.options, attempt.held, attempt.warnings
+    asked, held, said = config.options, attempt.held, attempt.said
     held[:] = [turn]
 
     async def key_of(provider: str) -> str | None:
@@ -430,7 +432,8 @@ async def _options(turn: Turn, tools: dict[str, Tool], attempt: _Attempt) -> Str
         output_schema=None if turn.wanted is None else turn.wanted.option,
         connect_timeout_s=config.llm_connect_timeout_s,
         idle_timeout_s=config.llm_idle_timeout_s,
-        warn=lambda code, text: warnings.append((code, text)),
+        warn=lambda code, text: said.append((code, text)),
+        report=said.append,
     )
     return options
 

@@ -98,8 +98,8 @@ class Outgoing:
         "_facts",
         "_progress",
         "_redactor",
+        "_told",
         "_waiting",
-        "_warned",
         "asks",
         "delivered",
         "unsaved",
@@ -112,7 +112,7 @@ class Outgoing:
         self._progress = progress
         self._waiting: list[AgentEvent] = []
         self.delivered: list[int] = []
-        self._warned: set[str] = set()
+        self._told: dict[object, object] = {}
         self.unsaved = self.asks = False
 
     def make(self, kind: Callable[..., AgentEvent], **fields: Any) -> AgentEvent:
@@ -147,14 +147,14 @@ class Outgoing:
 
     def warn(self, code: str, text: str, *, once: str | None = None) -> None:
         """Add a warning; of those with the same *once*, the turn emits only the first."""
-        if once is None or self.is_first(once):
+        if once is None or self.is_news(once):
             self.emit(TurnWarning, code=code, text=text)
 
-    def is_first(self, once: str) -> bool:
-        """True if this is the turn's first warning of those with the same *once*."""
-        if once in self._warned:
+    def is_news(self, about: object, state: object = True) -> bool:
+        """True if this turn has not been told this *state* of *about*, or another one since."""
+        if self._told.get(about) == state:
             return False
-        self._warned.add(once)
+        self._told[about] = state
         return True
 
     def close_group(self, *, last: bool = False, heard: int | None = None) -> Group:

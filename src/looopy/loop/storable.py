@@ -8,7 +8,6 @@ from functools import lru_cache
 from typing import Any, Final, cast
 
 from looopy.errors import ValueRefused
-from looopy.llm.accumulate import Accumulator
 from looopy.loop.parts import Turn
 from looopy.types.constructors import amended
 from looopy.types.message import (
@@ -45,7 +44,7 @@ class Pieces:
     def of(self, event: StreamEvent) -> Sequence[StreamEvent]:
         """The events that show *event*."""
         call, partial, rest = event.tool_call, event.partial, ""
-        ours = partial.__class__ is Accumulator  # its pieces are whole
+        ours = getattr(partial, "keeps_pieces_whole", False)  # an Accumulator's
         if call is None:
             if ours:
                 return (event,)

@@ -39,13 +39,14 @@ from looopy.telemetry import names
 from looopy.telemetry.content import finish_reason
 from looopy.telemetry.instruments import NO_SPAN, ModelCall, input_tokens, with_error
 from looopy.types.message import NO_USAGE, Cost, StopReason, Usage
+from looopy.types.request import Reroute
 from looopy.types.state import Outcome
 
 if TYPE_CHECKING:
     from looopy.telemetry.content import Content
     from looopy.telemetry.instruments import Instruments
     from looopy.types.message import ToolCall, ToolResultMessage
-    from looopy.types.request import LLMRequest, StreamEvent, StreamOptions
+    from looopy.types.request import LLMRequest, Report, StreamEvent, StreamOptions
     from looopy.types.result import TurnResult
 
 P = ParamSpec("P")
@@ -122,6 +123,7 @@ class TurnWatch:
         self._context = NO_SPAN
         self._chat: Span | None = None
         self._chat_began = 0.0
+        self._answered = ""  # the model that the server has chosen
 
     def give_up(self) -> None:
         """Watch the turn no longer, nor count it as one that waits or runs."""
@@ -221,13 +223,29 @@ class TurnWatch:
         span = self._instruments.tracer.start_span(
             f"{names.CHAT} {model}", self._context, SpanKind.CLIENT, attributes
         )
-        self._chat, self._chat_began = span, time.perf_counter()
+        self._chat, self._chat_began, self._answered = span, time.perf_counter(), ""
         attach(set_span_in_context(span, self._context))
         if self._content is not None and span.is_recording():
             if request.system_prompt:
                 said = self._content.instructions(request.system_prompt)
                 span.set_attribute(names.SYSTEM_INSTRUCTIONS, said)
             span.set_attribute(names.INPUT_MESSAGES, self._content.messages(request.messages))
+
+    @_quietly
+    def reported(self, report: Report) -> None:
+        """Note what the provider of the running call has reported beside its answer."""
+        span = self._chat
+        if span is None:
+            return
+        if isinstance(report, Reroute):
+            self._answered = report.answered.partition("/")[2] or report.answered
+            span.set_attribute(names.REROUTED, report.by)
+            return
+        for one in report.limits:
+            place = f"{names.RATE_LIMIT}.{one.kind}"
+            span.set_attribute(f"{place}.left", one.left)
+            if one.limit is not None:
+                span.set_attribute(f"{place}.limit", one.limit)
 
     @_quietly
     def model_answered(self, final: StreamEvent | None, first_chunk_s: float | None) -> None:
@@ -246,8 +264,8 @@ class TurnWatch:
                 found = _of_usage(usage)
                 # A list: the SDK checks a tuple's type for three times as long.
                 found[names.FINISH_REASONS] = [finish_reason(message.stop_reason)]
-                if message.model:
-                    found[names.RESPONSE_MODEL] = message.model
+                if model := self._answered or message.model:
+                    found[names.RESPONSE_MODEL] = model
                 if message.response_id:
                     found[names.RESPONSE_ID] = message.response_id
                 if first_chunk_s is not None:

@@ -8,7 +8,7 @@ these names from `looopy`, `looopy.llm` and `looopy.auth`.
 - A conversation: `message` (messages and their blocks), `event` (what a subscriber sees), `summary`
   (a compaction in the log), `ranges` (what a rewound history shows), `artifact`, `state` (status,
   questions to a person), `approval` (answers to them), `result` (how a turn ended), `notices`
-  (sentences about a turn that waits for its model), `request` (what goes to a model, and its
+  (sentences about models that let a turn wait), `request` (what goes to a model, and its
   stream events).
 - A turn's input: `context` (identity, credentials, cancelling), `auth`, `config` (limits, hooks).
 - Rules: `storable` (may this value be stored), `message_fields` (the one table of what a message

@@ -33,7 +33,7 @@ from looopy.types.message import (
     UserMessage,
 )
 from looopy.types.message_json import message_to_json, usage_to_json
-from looopy.types.request import PartialMessage, StreamEvent
+from looopy.types.request import PartialMessage, RateQuota, StreamEvent
 from looopy.types.state import AgentStatus, Outcome, PendingRequest, pending_to_json
 
 
@@ -335,6 +335,47 @@ class StatusChange(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RateLimit(Event):
+    """
+    What the headers of a model's server say about its rate limits, or that it refused a call.
+
+    A turn has one for the first response of each model with such headers, and later ones only if
+    a limit has another size, or has gone below a fifth or above it; and one for each refusal.
+
+    Attributes:
+        limits: In the order of the headers; () for a refusal without such headers.
+        refused: The server refused the call because of a limit.
+        retry_at: When it may be called again: aware, UTC; `None`: it names no time.
+    """
+
+    type: ClassVar[Literal["rate_limit"]] = "rate_limit"
+    provider: str
+    model: str
+    limits: Sequence[RateQuota] = ()
+    refused: bool = False
+    retry_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelRerouted(Event):
+    """
+    Another model answers than the one that was asked; once a turn for each pair.
+
+    Attributes:
+        asked: Provider and model, such as `openai/gpt-5-mini`.
+        answered: The same of the model that answers.
+        by: `fallback`: a `FallbackProvider` called it; `server`: the server chose it.
+        reason: Why; empty if the server does not give a reason.
+    """
+
+    type: ClassVar[Literal["model_rerouted"]] = "model_rerouted"
+    asked: str
+    answered: str
+    by: Literal["fallback", "server"]
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class UsageReport(Event):
     """The usage of the iteration, and of the turn so far."""
 
@@ -453,6 +494,8 @@ AgentEvent: TypeAlias = (
     | AuthRequired
     | ApprovalDecided
     | StatusChange
+    | RateLimit
+    | ModelRerouted
     | UsageReport
     | HistoryCleared
     | HistoryRewound
@@ -537,4 +580,6 @@ def _to_json(value: Any) -> Any:
         return [_to_json(v) for v in value]
     if isinstance(value, PendingRequest):
         return pending_to_json(value)
+    if isinstance(value, RateQuota):
+        return {f.name: _to_json(getattr(value, f.name)) for f in fields(value)}
     return value

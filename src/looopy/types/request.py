@@ -8,8 +8,9 @@ The twelve stream events are pi's: `start`, three of each of `text_*`, `thinking
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
-from typing import Any, Final, Literal, Protocol, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 
 from looopy.types.constructors import quick
 from looopy.types.context import PromptPart
@@ -77,6 +78,67 @@ class LLMRequest:
     ephemeral: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateQuota:
+    """
+    One limit of a server, as the headers of a response report it.
+
+    Attributes:
+        kind: What it counts, and its period if the server names one: `requests`, `tokens`,
+            `input_tokens`, `requests_day`.
+        left: How many are left.
+        limit: The most; `None`: not reported.
+        resets_at: When all are back: aware, UTC; `None`: not reported.
+    """
+
+    kind: str
+    left: int
+    limit: int | None = None
+    resets_at: datetime | None = None
+
+    @property
+    def is_low(self) -> bool:
+        """True if at most a fifth is left."""
+        return not self.left or (self.limit is not None and self.left * 5 <= self.limit)
+
+
+class RateLimits(NamedTuple):
+    """
+    The limits that one response reports.
+
+    Attributes:
+        limits: In the order of the headers; () for a refusal without such headers.
+        refused: The server refused the call because of a limit.
+        retry_at: When it may be called again: aware, UTC; `None`: it names no time.
+    """
+
+    provider: str
+    model: str
+    limits: Sequence[RateQuota] = ()
+    refused: bool = False
+    retry_at: datetime | None = None
+
+
+class Reroute(NamedTuple):
+    """
+    Another model answers than the one that was asked.
+
+    Attributes:
+        asked: Provider and model, such as `openai/gpt-5-mini`.
+        answered: The same of the model that answers.
+        by: `fallback`: a `FallbackProvider` called it; `server`: the server chose it.
+        reason: Why; empty if the server does not give a reason.
+    """
+
+    asked: str
+    answered: str
+    by: Literal["fallback", "server"]
+    reason: str = ""
+
+
+Report: TypeAlias = RateLimits | Reroute
+
+
 @quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamOptions:
@@ -94,6 +156,7 @@ class StreamOptions:
             several others. `api_key` is then not set.
         warn: Called with a code and a sentence that the user should see while the call runs; it
             becomes a `warning` event.
+        report: Called with what a response says beside the answer; the loop makes events of it.
     """
 
     temperature: float | None = None
@@ -116,6 +179,7 @@ class StreamOptions:
         default=None, repr=False, compare=False
     )
     warn: Callable[[str, str], None] | None = field(default=None, repr=False, compare=False)
+    report: Callable[[Report], None] | None = field(default=None, repr=False, compare=False)
 
 
 class PartialMessage(Protocol):

@@ -49,6 +49,26 @@ async def play(chain, request=None, **options):
     return [e async for e in chain.stream(request, StreamOptions(**options))]
 
 
+async def test_the_one_that_took_over_is_reported():
+    """Before its first piece; also while the first is left out, and not by the first itself."""
+    clock = Clock()
+    chain, _, _ = two([DOWN], ["back"], failures=1, clock=clock, second=[["a"], ["b"]])
+    told = []
+    for _ in range(2):
+        options = StreamOptions(report=told.append)
+        request = LLMRequest(messages=[UserMessage("go")])
+        async for event in chain.stream(request, options):
+            assert event.type == "start" or told
+    assert [(one.asked, one.answered, one.by) for one in told] == [
+        ("one/one", "two/two", "fallback")
+    ] * 2
+    assert told[0].reason == "no connection"
+    assert "left out" in told[1].reason
+    clock.now += 100
+    assert (await play(chain, report=told.append))[-1].message.provider == "one"
+    assert len(told) == 2
+
+
 async def test_the_first_is_asked_and_the_others_are_not():
     """As long as it answers."""
     chain, one, other = two(["hello"])

@@ -38,6 +38,7 @@ from looopy.types.event import (
     event_to_json,
 )
 from looopy.types.message import UserMessage
+from looopy.types.request import RateQuota
 from looopy.types.state import AgentStatus, PendingKind, PendingRequest
 
 AT = datetime(2026, 11, 23, 6, 30, 15, 123457, tzinfo=UTC)
@@ -77,6 +78,17 @@ PASSING = [
         context_id="ada", timestamp=AT, partial_result={"n": 1}, progress=0.5, **SEARCH
     ),
     events.StatusChange(context_id="ada", timestamp=AT, status=AgentStatus.BUSY, attempt=2),
+    events.RateLimit(
+        context_id="ada",
+        timestamp=AT,
+        provider="p",
+        model="m",
+        limits=(RateQuota(kind="tokens", left=5, limit=9, resets_at=AT),),
+        retry_at=AT,
+    ),
+    events.ModelRerouted(
+        context_id="ada", timestamp=AT, asked="p/m", answered="p/n", by="fallback", reason="busy"
+    ),
     events.IterationEnd(context_id="ada", timestamp=AT),
 ]
 

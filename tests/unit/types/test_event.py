@@ -24,7 +24,7 @@ from looopy.types.message import (
 )
 from looopy.types.message_json import message_from_json
 from looopy.types.notices import notice_of
-from looopy.types.request import StreamEvent
+from looopy.types.request import RateQuota, StreamEvent
 from looopy.types.state import AgentStatus, Outcome, PendingKind, PendingRequest
 
 NOON = datetime(2026, 1, 2, 12, 0, 0, 5, tzinfo=UTC)
@@ -68,6 +68,13 @@ SAMPLES: dict[str, dict] = {
         "text": "less",
     },
     "status_change": {"status": AgentStatus.BUSY, "attempt": 1, "delay_s": 2.0, "reason": "429"},
+    "rate_limit": {
+        "provider": "p",
+        "model": "m",
+        "limits": (RateQuota(kind="tokens", left=5, limit=9, resets_at=NOON),),
+        "retry_at": NOON,
+    },
+    "model_rerouted": {"asked": "p/m", "answered": "p/n", "by": "server"},
     "usage": {"usage": Usage(input=3), "turn_usage": Usage(input=5)},
     "compaction": {
         "covers": (1, 4),
@@ -211,3 +218,30 @@ def test_a_wait_for_the_model_is_a_sentence(facts, said):
     """Its seconds are rounded up."""
     change = events.StatusChange(context_id="c", status=AgentStatus.BUSY, **facts)
     assert notice_of(change) == said
+
+
+@pytest.mark.parametrize(
+    ("limits", "refused", "said"),
+    [
+        ([], True, None),
+        ([RateQuota(kind="requests", left=13, limit=60)], False, None),
+        ([RateQuota(kind="requests", left=0, limit=60)], True, None),
+        (
+            [
+                RateQuota(kind="requests", left=13, limit=60),
+                RateQuota(kind="input_tokens", left=1600, limit=8000),
+            ],
+            False,
+            "The model may soon be busy: 1,600 of 8,000 input tokens are left.",
+        ),
+        (
+            [RateQuota(kind="tokens", left=0)],
+            False,
+            "The model may soon be busy: 0 tokens are left.",
+        ),
+    ],
+)
+def test_a_limit_of_which_a_fifth_is_left_is_a_sentence(limits, refused, said):
+    """The wait after a refusal has a sentence of its own."""
+    facts = {"provider": "p", "model": "m", "limits": limits, "refused": refused}
+    assert notice_of(events.RateLimit(context_id="c", **facts)) == said

@@ -73,6 +73,7 @@ class EventReader(AnswerReader):
                 raise self._spliced()
             message = self._object(event, "message")
             self._named(message.get("id"))
+            self._by(message.get("model"))
             self._count(message.get("usage"))
         elif kind == "message_delta":
             self._count(event.get("usage"))
@@ -195,6 +196,7 @@ class EventReader(AnswerReader):
     def _whole(self, message: Mapping[str, Any]) -> list[StreamEvent]:
         if self._kinds or self.finished:
             raise self._spliced()
+        self._by(message.get("model"))
         events: list[StreamEvent] = []
         content = message.get("content")
         for index, block in enumerate(content if isinstance(content, list) else ()):

@@ -521,6 +521,7 @@ class ChunkReader(AnswerReader):
             raise self._reported(chunk)
         if isinstance(chunk, dict) and self._answer.response_id is None:
             self._named(chunk.get("id"))
+            self._by(chunk.get("model"))
         choices = chunk.get("choices") if isinstance(chunk, dict) else None
         usage = chunk.get("usage") if isinstance(chunk, dict) else None
         if not isinstance(choices, list):

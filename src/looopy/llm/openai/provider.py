@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from urllib.parse import urlsplit
 
 from looopy.errors import ConfigurationError, UnknownModel
 from looopy.llm.accumulate import Accumulator
@@ -206,6 +207,10 @@ class OpenAIProvider(SDKProvider):
     @property
     def _official(self) -> bool:
         return self._vendor == "openai"
+
+    @property
+    def _names_models(self) -> bool:
+        return "azure" not in self.name + (urlsplit(self._url).hostname or "")
 
     @property
     def count_tokens(self) -> Callable[[Sequence[str]], Awaitable[Sequence[int]]] | None:

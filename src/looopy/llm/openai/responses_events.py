@@ -110,9 +110,11 @@ class EventReader(AnswerReader):
         begun = self.finished or self._answer.has_content or bool(self._items)
         if kind in _BEGINS:
             response = event.get("response")
-            response_id = response.get("id") if isinstance(response, dict) else None
+            response = response if isinstance(response, dict) else {}
+            response_id = response.get("id")
             if not begun:
                 self._begun_as = response_id
+                self._by(response.get("model"))
             return begun and (kind == "response.created" or response_id != self._begun_as)
         return self.finished and (kind in _TEXT or kind == "response.output_item.added")
 

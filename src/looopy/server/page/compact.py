@@ -25,8 +25,11 @@ from looopy.types.message import AssistantMessage
 
 _LEFT_OUT: Final = frozenset(
     {"iteration_start", "iteration_end", "usage", "tool_execution_update", "status_change"}
+    | {"rate_limit", "model_rerouted"}
 )
-Included: TypeAlias = Literal["status_change", "thinking", "tool_execution_update"]
+Included: TypeAlias = Literal[
+    "status_change", "thinking", "tool_execution_update", "rate_limit", "model_rerouted"
+]
 """Names that `?include=` takes: events that are left out otherwise, and thinking as it grows."""
 _UNSAID: Final = frozenset({"type", "context_id", "iteration", "timestamp", "seq"})
 _REPEATED: Final[dict[str, frozenset[str]]] = {

@@ -7,7 +7,8 @@ Protocols of others over one `AgentHost`, a package each.
 - `responses/`: OpenAI's Responses API.
 - Shared: `repeats` (the rule for identical requests), `deltas` (an answer as it grows), `call_ids`
   (ids of calls over several turns), `chains` (turns that write one answer), `forms` (questions as
-  forms), `text_answers` (answers in words), `stdio` (protocols of one message a line).
+  forms), `text_answers` (answers in words), `asides` (events about the model's server), `stdio`
+  (protocols of one message a line).
 
 Each package exports its entry through `looopy.server`.
 """

@@ -8,7 +8,7 @@
 
 import {Problem, Unreachable, at, call, follow, get} from "./api.js";
 import {announce} from "./dom.js";
-import {again, lacksRoom} from "./text.js";
+import {again, count, lacksRoom} from "./text.js";
 
 export const CLIP = 20_000; // characters of a text that cross the wire unasked
 const PAGE = 40;
@@ -20,7 +20,13 @@ const REFRESHES = 5;
 const SETTLED_MS = 500; // how long a stream has to last after a refused one
 const RECALL_MS = 15_000; // how long the log of what is here already may take to come
 const HIDDEN_MS = 30_000; // before a hidden page closes its stream
-const STREAM = ["status_change", "tool_execution_update", "thinking"]
+const STREAM = [
+  "status_change",
+  "tool_execution_update",
+  "thinking",
+  "rate_limit",
+  "model_rerouted",
+]
   .map((name) => `include=${name}`)
   .join("&");
 
@@ -58,6 +64,7 @@ export class Conversation extends EventTarget {
     this.notice = "";
     /** The wait that the notice is about. @type {{until: number, reason: string} | null} */
     this.retry = null;
+    this.noticeLasts = false;
     /** Messages that a running turn has not taken yet. @type {{message: string | any[], how: string}[]} */
     this.queued = [];
     /** @type {number | null} */
@@ -383,6 +390,9 @@ export class Conversation extends EventTarget {
       approval_decided: () => this.decided(event),
       artifact_update: () => this.emit("artifacts"),
       status_change: () => this.retried(event),
+      rate_limit: () => this.limited(event),
+      model_rerouted: () =>
+        this.note(`${event.answered} answers instead of ${event.asked}.`, null, true),
       warning: () => this.note(event.text),
       error: () => this.note(event.text),
       turn_end: () => this.over(event),
@@ -409,7 +419,7 @@ export class Conversation extends EventTarget {
   grow(part, more) {
     this.live ??= {text: "", thinking: ""};
     this.live[part] += more;
-    if (more) [this.notice, this.retry] = ["", null];
+    if (more && !this.noticeLasts) [this.notice, this.retry] = ["", null];
     this.emit("live");
   }
 
@@ -486,10 +496,26 @@ export class Conversation extends EventTarget {
     this.emit("live");
   }
 
-  /** @param {string} text @param {{until: number, reason: string} | null} [retry] */
-  note(text, retry = null) {
+  /** A limit of the model's server is nearly used up. @param {any} event */
+  limited(event) {
+    const low = event.limits?.find(
+      (/** @type {any} */ one) => !one.left || (one.limit && one.left * 5 <= one.limit),
+    );
+    if (event.refused || !low) return; // the wait for the next attempt is shown
+    const of = low.limit ? ` of ${count(low.limit)}` : "";
+    const kind = low.kind.replaceAll("_", " ");
+    this.note(`The model may soon be busy: ${count(low.left)}${of} ${kind} are left.`, null, true);
+  }
+
+  /**
+   * @param {string} text
+   * @param {{until: number, reason: string} | null} [retry]
+   * @param {boolean} [lasts] it stays while the answer comes
+   */
+  note(text, retry = null, lasts = false) {
     this.notice = text ?? "";
     this.retry = retry;
+    this.noticeLasts = lasts;
     this.emit("notice");
   }
 

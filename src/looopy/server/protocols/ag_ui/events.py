@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, TypeAlias
 
+from looopy.server.protocols.asides import aside_of
 from looopy.server.protocols.call_ids import CallIds
 from looopy.server.protocols.deltas import GrowingAnswer, Piece
 from looopy.types.event import (
@@ -27,7 +28,6 @@ from looopy.types.event import (
     MessageStart,
     MessageUpdate,
     ServerToolStart,
-    StatusChange,
     ToolExecutionUpdate,
     TurnEnd,
     TurnError,
@@ -500,19 +500,11 @@ def _aside(event: AgentEvent, ids: CallIds) -> Iterator[Out]:
             )
         case TurnWarning():
             yield _custom("warning", code=event.code, text=event.text)
-        case StatusChange(attempt=int()):
-            yield _custom(
-                "retry",
-                attempt=event.attempt,
-                delayS=event.delay_s,
-                nextAt=None if event.next_at is None else event.next_at.isoformat(),
-                rateLimited=event.rate_limited,
-                reason=event.reason,
-            )
         case Compaction():
             yield _custom("compaction", covers=list(event.covers))
         case _:
-            pass
+            if (aside := aside_of(event)) is not None:
+                yield _custom(aside[0].replace("-", "_"), **aside[1])
 
 
 def decision_event(event: ApprovalDecided) -> Out:

@@ -12,6 +12,7 @@ import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
+from looopy.server.protocols.asides import aside_of
 from looopy.server.protocols.call_ids import CallIds
 from looopy.server.protocols.deltas import GrowingAnswer, Piece
 from looopy.server.sse import json_bytes
@@ -28,7 +29,6 @@ from looopy.types.event import (
     MessageUpdate,
     ServerToolEnd,
     ServerToolStart,
-    StatusChange,
     ToolExecutionStart,
     ToolExecutionUpdate,
     TurnEnd,
@@ -384,15 +384,6 @@ class Parts:
                 yield _data("artifact", data, event.artifact_id)
             case TurnWarning():
                 yield _data("warning", {"code": event.code, "text": event.text}, passing=True)
-            case StatusChange(attempt=int()):
-                data = {
-                    "attempt": event.attempt,
-                    "delayS": event.delay_s,
-                    "nextAt": None if event.next_at is None else event.next_at.isoformat(),
-                    "rateLimited": event.rate_limited,
-                    "reason": event.reason,
-                }
-                yield _data("retry", data, passing=True)
             case Compaction():
                 yield _data("compaction", {"covers": list(event.covers)}, passing=True)
             case TurnError():
@@ -401,7 +392,8 @@ class Parts:
                 self.ended = True
                 yield {"type": "abort", "reason": "the history was cleared"}
             case _:
-                pass
+                if (aside := aside_of(event)) is not None:
+                    yield _data(aside[0], dict(aside[1]), passing=True)
 
     def _end(self, event: TurnEnd) -> Iterator[Part]:
         if self._answer.drop():

@@ -18,6 +18,8 @@ from looopy.types.event import (
     MessageEnd,
     MessageStart,
     MessageUpdate,
+    ModelRerouted,
+    RateLimit,
     ServerToolStart,
     StatusChange,
     ToolExecutionUpdate,
@@ -131,13 +133,19 @@ def test_other_events_are_custom_and_those_of_inner_agents_are_left_out():
     moment = datetime(2026, 1, 2, tzinfo=UTC)
     waits: dict[str, Any] = {"attempt": 2, "delay_s": 1.0, "next_at": moment, "reason": "busy"}
     retry = StatusChange(**ONE, status=AgentStatus.BUSY, rate_limited=True, **waits)
-    outs = _outs(changed, report, retry, inner, steered)
+    limits = RateLimit(**ONE, provider="p", model="m", refused=True, retry_at=moment)
+    other = ModelRerouted(**ONE, asked="p/m", answered="p/n", by="server")
+    outs = _outs(changed, report, limits, other, retry, inner, steered)
     custom = [out for out in outs if out["type"] == "CUSTOM"]
     assert [out["name"] for out in custom] == [
         "looopy.artifact",
         "looopy.progress",
+        "looopy.rate_limit",
+        "looopy.model_rerouted",
         "looopy.retry",
     ]
+    assert custom[2]["value"]["retryAt"] == "2026-01-02T00:00:00+00:00"
+    assert custom[3]["value"]["answered"] == "p/n"
     assert custom[-1]["value"] == {
         "attempt": 2,
         "delayS": 1.0,

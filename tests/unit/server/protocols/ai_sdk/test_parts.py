@@ -19,6 +19,8 @@ from looopy.types.event import (
     MessageEnd,
     MessageStart,
     MessageUpdate,
+    ModelRerouted,
+    RateLimit,
     ServerToolEnd,
     ServerToolStart,
     StatusChange,
@@ -38,9 +40,10 @@ from looopy.types.message import (
     ToolResultMessage,
     UserMessage,
 )
-from looopy.types.request import StreamEvent
+from looopy.types.request import RateQuota, StreamEvent
 from looopy.types.state import AgentStatus, Outcome, PendingKind, PendingRequest
 
+TOKENS = RateQuota(kind="tokens", left=5, limit=9, resets_at=datetime(2026, 1, 2, tzinfo=UTC))
 PAY = ToolCall("c1", "pay", {"eur": 5})
 
 
@@ -249,6 +252,8 @@ def test_an_event_without_a_part_becomes_a_data_part():
         (TurnWarning, {"code": "w", "text": "careful"}),
         (StatusChange, retry),
         (StatusChange, {"status": AgentStatus.READY}),
+        (RateLimit, {"provider": "p", "model": "m", "limits": [TOKENS]}),
+        (ModelRerouted, {"asked": "p/m", "answered": "p/n", "by": "server"}),
         (InputRequired, {"pending": [nested]}),
         (ToolExecutionUpdate, {**report, "path": ("agent:inner",)}),
     )
@@ -259,6 +264,8 @@ def test_an_event_without_a_part_becomes_a_data_part():
         ("data-artifact", "a.txt", False),
         ("data-warning", None, True),
         ("data-retry", None, True),
+        ("data-rate-limit", None, True),
+        ("data-model-rerouted", None, True),
         ("data-request", "1.0-c1", False),
     ]
     assert found[-1]["data"]["args"] == {"x": 1}
@@ -269,6 +276,16 @@ def test_an_event_without_a_part_becomes_a_data_part():
         "rateLimited": True,
         "reason": "busy",
     }
+    assert found[5]["data"] == {
+        "provider": "p",
+        "model": "m",
+        "refused": False,
+        "retryAt": None,
+        "limits": [
+            {"kind": "tokens", "left": 5, "limit": 9, "resetsAt": "2026-01-02T00:00:00+00:00"}
+        ],
+    }
+    assert found[6]["data"] == {"asked": "p/m", "answered": "p/n", "by": "server", "reason": ""}
 
 
 def test_the_output_part_has_the_result_of_the_tool():
