@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 _Reader: TypeAlias = chat_format.ChunkReader | responses_events.EventReader
 _USAGE_WAIT_S = 5.0
+_MOST_READ = 20_000  # characters of a refusal, which may have any length
 _MAX_TOKENS = "max_completion_tokens"
 _CACHE_KEY: Final = re.compile("prompt_cache_key")
 _EFFORT: Final = re.compile(r"reasoning_effort|\.effort\b")
@@ -308,7 +309,7 @@ class OpenAIProvider(SDKProvider):
                 opening = sdk.chat.completions.with_streaming_response.create(messages=[], **common)
             return await stack.enter_async_context(opening)
         except (openai.BadRequestError, openai.UnprocessableEntityError) as error:
-            news = self._refusals(str(error.body), whole, options)
+            news = self._refusals(str(error.body)[:_MOST_READ], whole, options)
             if not news.keys() - refused.keys():
                 raise
             refused |= news
