@@ -21,11 +21,10 @@ from typing import Any, Final, Protocol
 from looopy.types.arguments import read_first, read_json
 
 _EMPTY: Final = ("", "{}")
-_MARK: Final = re.compile(r'\\.?|["{}\[\]]', re.DOTALL)
+# Compiled when they are first needed, and kept by `re`.
+_MARK: Final = r'(?s:\\.?)|["{}\[\]]'
 # Closing tags of templates, such as </tool_call>, <|im_end|> and [/TOOL_CALLS], and odd brackets.
-_CLOSING: Final = re.compile(
-    r"(?:[\s}\]]|```|</[^<>\s]{0,64}>?|<[|\uff5c][^<>]{0,64}>?|\[/\w{0,64}\]?)*"
-)
+_CLOSING: Final = r"(?:[\s}\]]|```|</[^<>\s]{0,64}>?|<[|\uff5c][^<>]{0,64}>?|\[/\w{0,64}\]?)*"
 _MOST_ENCODINGS: Final = 3
 _MOST_REPETITIONS: Final = 16
 
@@ -98,7 +97,7 @@ class Call:
 
     def _search(self, part: str) -> None:
         begin, self._skip = self._skip, 0
-        for found in _MARK.finditer(part, begin):
+        for found in re.compile(_MARK).finditer(part, begin):
             mark = found[0]
             if mark[0] == "\\":
                 self._skip = 2 - len(mark)
@@ -285,7 +284,7 @@ def _first(raw: str, pieces: Sequence[str]) -> Any:
         value, end = read_first(raw)
         value, text, rest = _decoded(value), raw[:end].strip(), raw[end:]
         for _ in range(_MOST_REPETITIONS):
-            rest = _CLOSING.sub("", rest, count=1)
+            rest = re.sub(_CLOSING, "", rest, count=1)
             if text.startswith(rest):  # the end, or a repetition that was cut
                 return value
             found, end = read_first(rest)

@@ -7,11 +7,14 @@ import contextlib
 import re
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from looopy.errors import ConfigurationError, LooopyError
-from looopy.stores.blobs.base import Blobs
 from looopy.stores.bundle import Stores, _logger, check_tenant
+
+if TYPE_CHECKING:
+    from looopy.stores.blobs.base import Blobs
 
 
 def open_stores(

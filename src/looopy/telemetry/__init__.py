@@ -12,9 +12,23 @@ errors, and nothing above them: agents and loops report to it.
 - `logs`: JSON lines. `process`: the name of this process.
 """
 
-from looopy.telemetry.logs import JsonLines as JsonLines
-from looopy.telemetry.logs import log_json_lines as log_json_lines
-from looopy.telemetry.options import configure as configure
-from looopy.telemetry.process import process_name as process_name
+from __future__ import annotations
 
-__all__ = ["configure", "JsonLines", "log_json_lines", "process_name"]
+from typing import TYPE_CHECKING
+
+from looopy.types.lazy import export as _export
+
+if TYPE_CHECKING:
+    from looopy.telemetry.logs import JsonLines as JsonLines
+    from looopy.telemetry.logs import log_json_lines as log_json_lines
+    from looopy.telemetry.options import configure as configure
+    from looopy.telemetry.process import process_name as process_name
+
+_export(
+    globals(),
+    {
+        ".logs": ("JsonLines", "log_json_lines"),
+        ".options": ("configure",),
+        ".process": ("process_name",),
+    },
+)
