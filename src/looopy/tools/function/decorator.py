@@ -16,7 +16,7 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, ParamSpec, TypeVar, Unpack, overload
+from typing import Any, Generic, Literal, ParamSpec, TypeVar, Unpack, overload
 
 from looopy.errors import InvalidTool
 from looopy.tools.base import Tool, ToolContext, ToolOptions, ToolResult, refuse_unknown
@@ -26,7 +26,7 @@ from looopy.tools.schema import check_schema
 
 P = ParamSpec("P")
 R = TypeVar("R")
-_OWN = ("name", "description", "parameters")
+_OWN = ("name", "description", "parameters", "extra")
 _CLASSIC = ("tool_call_id", "params", "signal", "on_update")
 _BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -47,11 +47,12 @@ class FunctionTool(Tool, Generic[P, R]):
         *,
         parameters: Mapping[str, Any] | None,
         options: Mapping[str, Any],
+        ignores_extra: bool = False,
     ) -> None:
         self.function = function
         self.runs_in_thread = not signature.is_async
         if parameters is None:
-            decoder = Decoder(signature)
+            decoder = Decoder(signature, ignores_extra=ignores_extra)
             super().__init__(parameters=decoder.schema, **options)
             self._bind = functools.partial(_bind_typed, decoder, self.name, signature.context_names)
         else:
@@ -90,6 +91,7 @@ def tool(
     name: str | None = None,
     description: str | None = None,
     parameters: Mapping[str, Any] | None = None,
+    extra: Literal["refuse", "ignore"] = "refuse",
     **options: Unpack[ToolOptions],
 ) -> FunctionTool[P, R]: ...
 
@@ -100,6 +102,7 @@ def tool(
     name: str | None = None,
     description: str | None = None,
     parameters: Mapping[str, Any] | None = None,
+    extra: Literal["refuse", "ignore"] = "refuse",
     **options: Unpack[ToolOptions],
 ) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
 
@@ -111,6 +114,7 @@ def tool(
     name: str | None = None,
     description: str | None = None,
     parameters: Mapping[str, Any] | None = None,
+    extra: Literal["refuse", "ignore"] = "refuse",
     **options: Unpack[ToolOptions],
 ) -> Any:
     """
@@ -128,6 +132,8 @@ def tool(
         description: The docstring, without its sections on parameters and results, by default.
         parameters: JSON Schema. The function is then called in the classic form, as
             `(tool_call_id, params, signal, on_update)`, with as many of these as it takes.
+        extra: `"ignore"` leaves out arguments that the function does not have; by default the model
+            gets an error, and corrects the call.
         **options: See `Tool` for each:
 
             - `label`: For people.
@@ -151,6 +157,11 @@ def tool(
         TypeError: There is no such option.
     """
     refuse_unknown("tool", options, (*_OWN, *ToolOptions.__annotations__))
+    if extra not in ("refuse", "ignore") or (extra == "ignore" and parameters is not None):
+        raise InvalidTool(
+            "extra is 'refuse' or 'ignore', and goes with annotations: a schema in parameters= says"
+            " itself which arguments it allows"
+        )
 
     def make(function: Callable[..., Any], namespace: Mapping[str, Any]) -> FunctionTool[..., Any]:
         if isinstance(function, Tool) or not callable(function):
@@ -164,6 +175,7 @@ def tool(
             function,
             signature,
             parameters=parameters,
+            ignores_extra=extra == "ignore",
             options={
                 "name": signature.name if name is None else name,
                 "description": signature.doc.description if description is None else description,

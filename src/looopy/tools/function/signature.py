@@ -122,12 +122,13 @@ class Decoder:
 
     Args:
         signature: The signature of the function; its context parameters are left out.
+        ignores_extra: Arguments that the function does not have are allowed, and left out.
 
     Raises:
         InvalidTool: A parameter that no model can send, or a type that JSON cannot express.
     """
 
-    def __init__(self, signature: Signature) -> None:
+    def __init__(self, signature: Signature, *, ignores_extra: bool = False) -> None:
         fields = {}
         for key, parameter in signature.parameters.items():
             if key not in signature.context_names:
@@ -135,6 +136,9 @@ class Decoder:
                 fields[key] = _field(parameter, signature)
         self._adapter, schema = _adapter_of(signature.name, fields)
         self.schema: dict[str, Any] = _tidy(schema)
+        self._known = fields.keys() if ignores_extra else None
+        if ignores_extra:
+            del self.schema["additionalProperties"]
 
     def decode(self, tool_name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """
@@ -145,6 +149,8 @@ class Decoder:
         """
         from pydantic import ValidationError
 
+        if self._known is not None:
+            arguments = {key: value for key, value in arguments.items() if key in self._known}
         try:
             # As JSON, not as objects: then a strict model takes a date from a string too.
             text = json.dumps(dict(arguments), allow_nan=False)

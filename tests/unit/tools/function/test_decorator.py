@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 import pytest
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from looopy import agent_loop, testing
 from looopy.errors import InvalidTool
 from looopy.tools import FunctionTool, Tool, ToolResult, gather_tools, tool
 from looopy.tools import __all__ as exported
@@ -724,3 +725,27 @@ def test_a_class_as_a_parameter_is_refused_at_once(kind: Any) -> None:
     make.__annotations__["kind_"] = kind
     with pytest.raises(InvalidTool, match=r"'kind_' .* cannot send a class: take its name"):
         tool(make, description="Make.")
+
+
+@pytest.mark.parametrize(("extra", "is_error"), [("refuse", True), ("ignore", False)])
+async def test_extra_arguments_are_refused_or_left_out(extra, is_error):
+    """The function never gets them; a missing one is an error in both cases."""
+
+    @tool(extra=extra)
+    async def double(x: int) -> int:
+        return 2 * x
+
+    calls = [testing.tool_call("double", x=2, y=3), testing.tool_call("double", y=3)]
+    model = testing.ScriptedProvider([*calls, testing.text("done")])
+    run = agent_loop("go", llm_provider=model, tools=[double])
+    (end,) = [event async for event in run if event.type == "turn_end"]
+    more, missing = [m for m in end.messages if isinstance(m, ToolResultMessage)]
+    assert (more.is_error, missing.is_error) == (is_error, True)
+    assert is_error or more.text == "4"
+
+
+@pytest.mark.parametrize("options", [{"extra": "drop"}, {"extra": "ignore", "parameters": {}}])
+def test_an_unknown_or_idle_extra_is_refused(options):
+    """A schema of one's own says itself what it allows."""
+    with pytest.raises(InvalidTool, match="extra is 'refuse' or 'ignore'"):
+        tool(lambda x: x, name="f", **options)
