@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from tests.agent.kit import Gate, assert_whole
 
-from looopy import Agent, LoopConfig, RetryPolicy, open_stores
+from looopy import Agent, AuthContext, LoopConfig, RetryPolicy, open_stores
 from looopy.agent.lifecycle import TRANSITIONS
 from looopy.errors import AgentNotStarted, AgentStateError, LLMError, StoreUnavailable
 from looopy.testing import ScriptedProvider, failure, text, tool_call
@@ -475,3 +475,13 @@ async def test_turns_write_no_note(make_agent, stores):
         *("claim", "commit"),
         *("claim", "commit"),
     ]
+
+
+async def test_turn_that_only_waits_takes_the_note_of_a_pause_away(make_agent, stores):
+    """It keeps the rest of the state that it found."""
+    agent = await make_agent([failure(LLMError("no", retryable=False))], stores=stores)
+    assert (await agent.execute_turn("go", AuthContext("ada"))).outcome is Outcome.FAILED
+    await agent.pause()
+    other = await make_agent([], stores=stores)
+    assert (await other.execute_turn(None)).outcome is Outcome.AUTH_REQUIRED
+    assert (await stores.state.load("ada")).state.left_as is None
