@@ -13,7 +13,7 @@ from looopy.tools.answering import is_tool_result
 from looopy.tools.asking import Ask, NeedsInput
 from looopy.tools.base import NeedsApproval, Tool, ToolContext, ToolResult
 from looopy.tools.call.results import to_json_text
-from looopy.tools.schema import check_schema, usable_schema
+from looopy.tools.schema import check_schema
 from looopy.types.state import PendingKind
 
 _ANSWER = "answer"
@@ -137,7 +137,7 @@ def client_tool(
     made = ClientTool(
         name=name,
         description=description,
-        parameters=None if parameters is None else usable_schema(parameters),
+        parameters=parameters,
         label=label,
         parallel=True,
         effects="none",  # on this side: the user's side acts once, when it answers
