@@ -33,6 +33,8 @@ _MEMORY = Path("/dev/shm")  # noqa: S108 - if it is there
 _PREFIX = "looopy-tests-"
 _FREE_BYTES = 4 << 30  # a run takes less than half of that
 _SPARE_BYTES = 8 << 30  # of memory, so that what else runs keeps its own
+_CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
+_SET_ASIDE = "LOOOPY_TESTS_"  # before the name of a variable: what it was
 _COMPILE_S = 300.0  # until the other workers compile for themselves, whatever the first one does
 _BYTECODE, _NO_BYTECODE = "PYTHONPYCACHEPREFIX", "PYTHONDONTWRITEBYTECODE"
 
@@ -95,12 +97,30 @@ def compiling_once(worker: str | None) -> Iterator[None]:
 
 def trust_nobody(folder: Path) -> None:
     """
-    Let clients find no certificates of authorities: no test talks TLS beyond its own machine.
+    Let clients find no certificates of authorities: hardly a test talks TLS beyond its machine.
 
     Each client of `httpx`, and so of the SDKs, reads all of them: 27 ms of CPU.
     """
-    os.environ.pop("SSL_CERT_FILE", None)
+    for name in _CERTIFICATES:
+        os.environ[_SET_ASIDE + name] = os.environ.pop(name, "")
     os.environ["SSL_CERT_DIR"] = tempfile.mkdtemp(dir=folder)
+
+
+@contextlib.contextmanager
+def trusting() -> Iterator[None]:
+    """The machine's own certificates, for a download from a registry."""
+    now = {name: os.environ.pop(name, "") for name in _CERTIFICATES}
+    os.environ.update(_given({n: os.environ.get(_SET_ASIDE + n, now[n]) for n in now}))
+    try:
+        yield
+    finally:
+        for name in _CERTIFICATES:
+            os.environ.pop(name, None)
+        os.environ.update(_given(now))
+
+
+def _given(variables: dict[str, str]) -> dict[str, str]:
+    return {name: value for name, value in variables.items() if value}
 
 
 def in_ci() -> bool:

@@ -37,8 +37,11 @@ from looopy.types.message import ToolResultMessage
 from looopy.types.result import TurnResult
 
 HOWS = ("before", "full", "after", "never")
-QUIET = ("inbox", "leave_wait_queue", "renew")
-"""Calls that may fail unheard: they are made again, or the next commit tells."""
+QUIET = ("inbox", "leave", "leave_wait_queue", "renew")
+"""
+Calls that may fail unheard: they are made again, or the next commit tells. `leave` writes a note
+for people, and its failure is logged.
+"""
 
 
 class Fault:

@@ -12,6 +12,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from tests.ground import trusting
 from tests.shares import split
 
 pytest.importorskip("xllamacpp", reason="the extra 'local' is not installed")
@@ -46,7 +47,8 @@ ADD = ToolSpec(
 @pytest.fixture(scope="module")
 def weights():
     """The small model's weights, fetched once a machine: running these tests is the consent."""
-    return fetch(SMALL, consent=lambda _download: True)
+    with trusting():
+        return fetch(SMALL, consent=lambda _download: True)
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,12 @@ from tests.wire.fake_openai import DONE, Answer, FakeOpenAI, chunk, refuses, say
 from tests.wire.strict_servers import OPENAI, STRICT, bad_schema, other_model
 from tests.wire.three import ADD, APIS, PNG, last_event, serving
 from tests.wire.three import says as says_of
-from tests.wire.vendors import GOOGLE, OPENED, OPENROUTER, client_at
+from tests.wire.vendors import (
+    GOOGLE,
+    OPENROUTER,
+    client_at,
+    closed_clients,  # noqa: F401 - a fixture of this module
+)
 
 from looopy import Agent, LoopConfig, ModelOptions, RetryPolicy, Tool, open_stores, tool
 from looopy.errors import ConfigurationError, LLMUnavailable
@@ -43,14 +48,6 @@ from looopy.types.message import (
 from looopy.types.request import LLMRequest, StreamOptions, ThinkingLevel
 
 ONCE = LoopConfig(options=ModelOptions(temperature=0.2), retry=RetryPolicy(attempts=0))
-
-
-@pytest.fixture(autouse=True)
-async def closed_clients():
-    """A client that is passed in stays its owner's to close."""
-    yield
-    while OPENED:
-        await OPENED.pop().close()
 
 
 @tool(effects="none")

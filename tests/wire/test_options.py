@@ -103,6 +103,7 @@ ELSEWHERE = {
     "idle_timeout_s": "tests/wire/test_timeouts.py",
     "key_of": "tests/agent/models/test_fallback.py",
     "warn": "tests/agent/models/test_model_calls.py",
+    "report": "tests/wire/test_reports_wire.py",
 }
 
 

@@ -12,7 +12,7 @@ from tests.agent.kit import look
 from tests.wire import fake_anthropic, fake_responses
 from tests.wire.fake_openai import FakeOpenAI
 from tests.wire.three import APIS, ASK, MODELS, play, refuses, says, server, serving
-from tests.wire.vendors import azure_client
+from tests.wire.vendors import azure_client, closed_clients  # noqa: F401 - a fixture here
 
 from looopy import Agent, LoopConfig, RetryPolicy
 from looopy.errors import RateLimited

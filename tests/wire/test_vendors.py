@@ -17,6 +17,7 @@ from tests.wire.vendors import (
     SKIP,
     azure_client,
     client_at,
+    closed_clients,  # noqa: F401 - a fixture of this module
     gemini_3,
     plain_model,
     reasoning_model,
@@ -36,14 +37,6 @@ from looopy.types.message import (
     UserMessage,
 )
 from looopy.types.request import LLMRequest, ThinkingLevel
-
-
-@pytest.fixture(autouse=True)
-async def closed_clients():
-    """A client that is passed in stays its owner's to close."""
-    yield
-    while OPENED:
-        await OPENED.pop().close()
 
 
 @tool(effects="none")

@@ -6,11 +6,12 @@ Written from the vendors' own documentation, apart from the code that writes req
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import httpx2
 import openai
+import pytest
 from tests.wire.fake_openai import FakeOpenAI, check_request
 
 GOOGLE = "https://generativelanguage.googleapis.com/v1beta/openai/"
@@ -22,7 +23,15 @@ USE_INSTEAD = (
 )
 Problems = list[tuple[str, str]]
 OPENED: list[Any] = []
-"""The clients that a test has to close."""
+"""The clients of the test that runs."""
+
+
+@pytest.fixture(autouse=True)
+async def closed_clients() -> AsyncIterator[None]:
+    """A client that is passed in stays its owner's to close."""
+    yield
+    while OPENED:
+        await OPENED.pop().close()
 
 
 class Rerouted(httpx2.AsyncHTTPTransport):

@@ -44,6 +44,7 @@ from looopy.testing.contracts.turns import (
 )
 from looopy.testing.contracts.turns import commit as commit_turn
 from looopy.types.message import ToolCall
+from looopy.types.state import AgentStatus
 from looopy.types.summary import summary_message
 
 IDLE, BUSY, UNKNOWN = "theirs-idle", "theirs-busy", "nobodys-ctx"
@@ -118,6 +119,7 @@ CALLS = {
     "state.claim to recover": Call(lambda c, k: ((_claim(c, k, recover=True),), {})),
     "state.renew": Call(lambda c, k: ((c, k.epoch, LONG_S), {})),
     "state.release": Call(lambda c, k: ((c, k.epoch), {})),
+    "state.leave": Call(lambda c, k: ((c, k.epoch, AgentStatus.PAUSED), {})),
     "state.join_wait_queue": Call(lambda c, _: ((c, "stranger", LONG_S), {}), _join),
     "state.keep_place": Call(lambda c, k: ((c, k.ticket, LONG_S), {}), _join),
     "state.leave_wait_queue": Call(lambda c, k: ((c, k.ticket), {}), _join),
