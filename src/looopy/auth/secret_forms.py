@@ -220,7 +220,7 @@ _KINDS = (
 
 _LETTERS = re.compile("[A-Za-z0-9]+")
 _PIECES = re.compile("[A-Za-z0-9]+|[^A-Za-z0-9]")
-_HEADS = re.compile("^[A-Za-z0-9]{0,3}", re.MULTILINE)
+_HEADS = "(?m)^[A-Za-z0-9]{0,3}"  # compiled when it is first needed, and kept by `re`
 _BASE32 = string.ascii_lowercase + "234567"
 _PAIRS = [one + other for one in _BASE32 for other in _BASE32]
 
@@ -251,7 +251,7 @@ def _heads(data: bytes, text: str) -> tuple[Sequence[str], str]:
         text,  # at the end: it may have several lines
     )
     # Lowered only then: there are other characters whose lower case is a letter of ASCII.
-    found = " ".join(_HEADS.findall("\n".join(begins))[: len(_KINDS)]).lower()
+    found = " ".join(re.findall(_HEADS, "\n".join(begins))[: len(_KINDS)]).lower()
     return found.split(" "), f" {found}"
 
 
@@ -381,7 +381,7 @@ class _Reader:
                     continue
                 known = ways.get(view[at], _NO_WAY)
                 if view[at] == "\\":
-                    at = _BACKSLASHES.match(view, at).end()  # type: ignore[union-attr]  # it is one
+                    at = re.compile(_BACKSLASHES).match(view, at).end()  # type: ignore[union-attr]  # it is one
                     after.update(range(end + 1, at + 1) if piece == "\\" else ())
                 for n in known.lengths:
                     if at + n <= size and view[at : at + n] in known.written:
@@ -397,7 +397,7 @@ class _Reader:
 
 # --- the ways to write one character -------------------------------------------------------------
 
-_BACKSLASHES = re.compile(r"\\+")
+_BACKSLASHES = r"\\+"
 _SHORT = {"\n": "n", "\r": "r", "\t": "t", "\b": "b", "\f": "f", "\v": "v", "\0": "0"}
 
 

@@ -18,7 +18,6 @@ import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
-from looopy.history.images import image_tokens
 from looopy.types.message import (
     AudioContent,
     CustomMessage,
@@ -114,6 +113,8 @@ def estimate_tokens(message: Message) -> int:
 
 def _file_tokens(block: ImageContent | DocumentContent | AudioContent) -> int:
     if isinstance(block, ImageContent):
+        from looopy.history.images import image_tokens  # few conversations have images
+
         return image_tokens(block.data)
     from looopy.history.files import file_tokens  # few histories have one
 

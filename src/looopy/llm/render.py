@@ -57,7 +57,7 @@ CUT_OFF: Final = frozenset(
 # Call ids that Anthropic and OpenAI both accept: OpenAI's chat endpoint stops at 40 characters.
 _MAX_ID: Final = 40
 _MAX_NAME: Final = 64
-_STRANGE: Final = re.compile(r"[^A-Za-z0-9_-]")
+_STRANGE: Final = r"[^A-Za-z0-9_-]"
 _SNAPSHOT: Final = r"-(?:\d{8}|\d{4}-\d{2}-\d{2}|latest)$"
 
 
@@ -431,7 +431,7 @@ def _renamed(
 
 
 def _plain(text: str, most_chars: int) -> str:
-    return _STRANGE.sub("_", text)[:most_chars]
+    return re.sub(_STRANGE, "_", text)[:most_chars]
 
 
 def _unused(call_id: str, taken: set[str]) -> str:

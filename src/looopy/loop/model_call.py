@@ -29,7 +29,6 @@ from looopy.errors import (
 )
 from looopy.history.sent import digests_of
 from looopy.history.window import folded
-from looopy.llm.overflow import silent_overflow
 from looopy.llm.provider import abilities_of
 from looopy.llm.render import render
 from looopy.llm.retry import delay_before, explained, refused_by
@@ -334,6 +333,8 @@ def _warn_of_lost(turn: Turn, lost: Lost) -> None:
 
 def _cut_in_silence(turn: Turn, message: AssistantMessage) -> ContextOverflow | None:
     """The overflow that the provider did not report, if the model saw only a part."""
+    from looopy.llm.overflow import silent_overflow  # not what an import pays for
+
     known = turn.progress.abilities
     if known.window_tokens is None and known.prepare is not None:  # the call may have prepared it
         known = turn.progress.abilities = abilities_of(turn.given.provider)

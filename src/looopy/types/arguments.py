@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from typing import Any, NoReturn
 
 from looopy.types.storable import MAX_INT, is_within_levels
@@ -45,8 +44,7 @@ def read_first(raw: str) -> tuple[Any, int]:
 
 
 def _after_spaces(raw: str, place: int) -> int:
-    found = _SPACES.match(raw, place)
-    return found.end() if found else place
+    return len(raw) - len(raw[place:].lstrip(" \t\n\r"))
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -68,7 +66,6 @@ def _read_float(digits: str) -> float:
     return value
 
 
-_SPACES = re.compile(r"[ \t\n\r]*")
 _DECODER = json.JSONDecoder(
     parse_constant=_refuse_constant, parse_int=_read_int, parse_float=_read_float
 )
