@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from functools import partial
 
-from tests.wire import three
+from tests.wire import fake_anthropic, three
 from tests.wire.fake_anthropic import (
     MODEL,
     answers,
@@ -106,3 +106,13 @@ async def test_a_model_that_is_to_be_retired_is_no_warning_in_our_code():
         warnings.simplefilter("error")
         async with serving(says("ok"), model="claude-sonnet-4-5-20250929") as (_, provider):
             assert (await play(provider))[-1].type == "done"
+
+
+async def test_a_turn_that_claude_ends_without_a_word_has_a_warning():
+    """Claude may end its turn so after a tool's result; one without an answer shows a warning."""
+    told = []
+    async with serving(fake_anthropic.answers(), says("ok")) as (_, provider):
+        for _ in range(2):
+            last = (await play(provider, warn=lambda code, _: told.append(code)))[-1]
+            assert last.type == "done"
+    assert told == ["empty_answer"]
