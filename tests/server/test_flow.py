@@ -1,6 +1,7 @@
 """Responses over real sockets: to readers that do not read, and to bodies that nobody reads."""
 
 import asyncio
+import gc
 import json
 import socket
 
@@ -152,6 +153,25 @@ async def test_a_download_waits_for_the_other_downloads_of_its_actor():
         assert sum(counted().values()) == 4_000_000
         first.close()
         assert len((await waiting).content) == 4_000_000
+
+
+async def test_a_download_that_was_cut_off_gives_its_room_back_at_once():
+    """Also if Python collects no garbage meanwhile: others of its actor wait for the room."""
+    limits = Limits(unread_bytes_per_actor=5_000_000, send_s=0.2)
+    async with serving(World(), limits=limits) as (client, host):
+        await client.post("/contexts/c/turns", json={"message": "Hi."})
+        await host.stores.artifacts.save("c", "a", b"x" * 4_000_000)
+        counted = host_unread(client)
+        gc.disable()
+        try:
+            sock = await unread(
+                (client.base_url.host, client.base_url.port), b"/contexts/c/artifacts/a"
+            )
+            await until(lambda: sum(counted().values()) == 4_000_000)
+            await until(lambda: not sum(counted().values()))
+            sock.close()
+        finally:
+            gc.enable()
 
 
 async def test_a_heartbeat_does_not_come_within_a_frame():

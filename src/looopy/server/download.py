@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncGenerator, AsyncIterator
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from looopy.server.app_context import AppContext
 from looopy.server.problems import Problem
@@ -68,7 +69,26 @@ def download(
     else:
         content = store.stream(context_id, name, version=found.version)
     held = _held(app_context, auth, content, min(end - first, _PART))
-    return StreamingResponse(held, status, headers=headers, media_type=kind)
+    return _Closing(held, status, headers=headers, media_type=kind)
+
+
+class _Closing(StreamingResponse):
+    """
+    A response that closes its content at its end, also if the client left.
+
+    Otherwise the content would keep its room until Python collects garbage, which an idle server
+    may not do for long.
+    """
+
+    def __init__(self, content: AsyncGenerator[bytes, None], *args: Any, **kwargs: Any) -> None:
+        super().__init__(content, *args, **kwargs)
+        self._content = content
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            await self._content.aclose()
 
 
 async def newest(store: ArtifactStore, context_id: str, name: str) -> Artifact:
