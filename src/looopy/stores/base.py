@@ -1151,7 +1151,7 @@ class PlainArtifactStore(Protocol):
 
 class PlainStateStore(Protocol):
     """
-    Documents by key. A context has one under its id, and some that begin with its id and `/`.
+    Documents by key. A context has one under its id, and some that begin with its id and `#`.
 
     Optional: `compare_and_set(key, document, revision)` writes only if the stored document has this
     `"revision"` (0: if there is none), and returns whether it did: with it, two processes cannot
