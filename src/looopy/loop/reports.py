@@ -1,5 +1,5 @@
 """
-What a provider says beside its answer, as events: warnings, rate limits, another model.
+Events for the reports of a provider: warnings, rate limits, another model.
 
 A turn is not told the same twice: a report is an event only if it is news.
 """

@@ -337,7 +337,7 @@ class StatusChange(Event):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateLimit(Event):
     """
-    What the headers of a model's server say about its rate limits, or that it refused a call.
+    The rate limits in the headers of a model's server, or its refusal of a call.
 
     A turn has one for the first response of each model with such headers, and later ones only if
     a limit has another size, or has gone below a fifth or above it; and one for each refusal.

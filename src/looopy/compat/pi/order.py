@@ -33,7 +33,7 @@ class Polls:
         self._due = 1
 
     async def __call__(self) -> Any:
-        """What the function returns, where pi would call it; else no message."""
+        """The messages of the function where pi would call it; elsewhere an empty list."""
         if self._due <= 0:
             return []
         self._due -= 1
